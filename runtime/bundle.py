@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import RLock
+from threading import Event, RLock
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -213,7 +213,7 @@ def _path(value: Any, code: str, name: str) -> Path:
 
 
 def _identity(folder: Path) -> tuple[int, ...] | None:
-    """Returns what tells a folder from one that a build puts in its place; None without one."""
+    """Returns numbers that change when a build replaces a folder; None if it is missing."""
     try:
         status = folder.stat()
     except (OSError, ValueError):
@@ -227,11 +227,12 @@ def _load(
     trust: tuple[Path, ...] | None,
     digest: str | None,
 ) -> Bundle:
-    """Loads a bundle; whatever it does if another takes its place meanwhile."""
+    """Loads a bundle once. ``load`` calls it again if a build replaced the bundle meanwhile."""
     document = manifest.read_manifest(folder)
     _require_trusted(document, verify, trust, digest)
     device = torch.device(document.target.device_type)
-    with Files(folder, None if verify == "off" else document.files) as files:
+    compared = None if verify == "off" else document.files
+    with Files(folder, compared) as files, ExitStack() as opened:
         with _comparing(folder, files, document, verify):
             notes = check(document, device)
             _require_engines(document)
@@ -243,8 +244,9 @@ def _load(
                 device = here(device)
                 if device.type == "cuda":
                     require_memory(document, device)
-                bundle = _loaded(files, document, device, notes)
+                bundle = opened.enter_context(_loaded(files, document, device, notes))
         files.refuse_changes()
+        opened.pop_all()  # Closes the bundle only if a file differs or has changed.
     return bundle
 
 
@@ -279,10 +281,10 @@ def _require_trusted(
 def _comparing(
     folder: Path, files: Files, document: manifest.Manifest, verify: integrity.VerifyMode
 ) -> Iterator[None]:
-    """Compares the folder with its manifest; hashes files while the block runs.
+    """Compares the folder with its manifest; hashes files in a thread while the block runs.
 
     Leaves out the files of engines: loaders hash code before they run it. If a file differs, its
-    error is raised, also if the block fails.
+    error is raised, also if the block fails. An interrupt does not wait for the hashing.
     """
     integrity.require_mode(verify)
     if verify == "off":
@@ -293,14 +295,18 @@ def _comparing(
     rest = {path: entry for path, entry in document.files.items() if path not in loaded}
     for path in rest:
         files.name(path)  # Opens it: the thread and the block share open files.
+    stop = Event()
     with ThreadPoolExecutor(1, "vidc-hash") as pool:
-        comparing = pool.submit(integrity.compare_files, files, rest, verify)
+        comparing = pool.submit(integrity.compare_files, files, rest, verify, stop)
         try:
-            yield
-        except Exception:
+            try:
+                yield
+            except Exception:
+                comparing.result()
+                raise
             comparing.result()
-            raise
-        comparing.result()
+        finally:
+            stop.set()  # Ends the hashing after an interrupt.
 
 
 def _loaded(

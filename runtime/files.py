@@ -5,17 +5,15 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from threading import Event
 from typing import NoReturn, Self
 
 from vidc.plugins.errors import GateError
 from vidc.runtime.document import AGAIN, FileEntry, is_link, unreadable
 from vidc.runtime.manifest import CHUNK_BYTES, BundleFile
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes compared so far and the total."""
 
 _READ = 2**22
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -86,16 +84,19 @@ class Files:
             raise unreadable(self._path / path, error) from error
         return f"/proc/self/fd/{descriptor}"
 
-    def compare(self, paths: Iterable[str], progress: Progress | None = None) -> None:
-        """Hashes files in parallel, a large one in chunks; raises as ``read``."""
+    def compare(self, paths: Iterable[str], stop: Event | None = None) -> None:
+        """Hashes files in parallel, a large one in chunks; raises as ``read``.
+
+        Args:
+            paths: the files.
+            stop: once another thread sets it, the rest is left out.
+        """
         parts = [part for path in paths for part in self._parts(path)]
-        total, done = sum(size for _, _, size, _ in parts), 0
         pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
         try:
-            for part, _ in zip(parts, pool.map(self._compare_part, parts), strict=True):
-                done += part[2]
-                if progress is not None:
-                    progress(done, total)
+            for _ in pool.map(self._compare_part, parts):
+                if stop is not None and stop.is_set():
+                    return
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -5,11 +5,12 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from threading import Event
 from typing import Literal, get_args
 
 from vidc.plugins.errors import GateError, UsageError, nearest
 from vidc.runtime.document import AGAIN, FileEntry, refuse_links, unreadable
-from vidc.runtime.files import Files, Progress
+from vidc.runtime.files import Files
 from vidc.runtime.manifest import CHUNK_BYTES, MANIFEST_NAME, BundleFile, Manifest
 
 VerifyMode = Literal["full", "fast", "off"]
@@ -42,9 +43,7 @@ def file_entries(bundle: Path) -> dict[str, BundleFile]:
     return {path: file_entry(bundle / path) for path in sorted(_walk(bundle))}
 
 
-def verify(
-    bundle: Path, manifest: Manifest, mode: VerifyMode, progress: Progress | None = None
-) -> None:
+def verify(bundle: Path, manifest: Manifest, mode: VerifyMode) -> None:
     """Compares the files in a folder with the manifest.
 
     Args:
@@ -52,21 +51,16 @@ def verify(
         manifest: its manifest.
         mode: ``full`` checks the set of files, their sizes and their digests (of a large file, its
             chunks'); ``fast`` hashes only files below ``FAST_LIMIT``; ``off`` checks nothing.
-        progress: called while digests are computed.
 
     Raises:
         GateError: ``VIDC-BUNDLE-MISSING``, ``-EXTRA``, ``-TRUNCATED``, ``-ALTERED``, ``-PATH`` or
             ``-UNREADABLE``.
     """
-    verify_files(bundle, MANIFEST_NAME, manifest.files, mode, progress)
+    verify_files(bundle, MANIFEST_NAME, manifest.files, mode)
 
 
 def verify_files(
-    folder: Path,
-    document: str,
-    files: Mapping[str, FileEntry],
-    mode: VerifyMode,
-    progress: Progress | None = None,
+    folder: Path, document: str, files: Mapping[str, FileEntry], mode: VerifyMode
 ) -> None:
     """Compares a folder with the files that its document ``document`` lists; as ``verify``."""
     require_mode(mode)
@@ -74,7 +68,7 @@ def verify_files(
         return
     compare_names(folder, document, files)
     with Files(folder, files) as opened:
-        compare_files(opened, files, mode, progress)
+        compare_files(opened, files, mode)
 
 
 def require_mode(mode: str) -> None:
@@ -95,14 +89,14 @@ def compare_files(
     opened: Files,
     files: Mapping[str, FileEntry],
     mode: VerifyMode,
-    progress: Progress | None = None,
+    stop: Event | None = None,
 ) -> None:
-    """Compares files with their entries; as ``verify``."""
+    """Compares files with their entries; as ``verify``. ``stop`` is that of ``Files.compare``."""
     for path in files:
         opened.name(path)
     opened.compare(
         [path for path, entry in files.items() if mode == "full" or entry.size < FAST_LIMIT],
-        progress,
+        stop,
     )
 
 

@@ -113,6 +113,17 @@ def test_a_file_that_the_manifest_does_not_list_is_refused(folder: Path) -> None
         refused(files, "VIDC-BUNDLE-MISSING")
 
 
+def test_leaves_out_the_rest_once_it_is_stopped(folder: Path) -> None:
+    (folder / "other").write_bytes(b"good")
+    entries, stop = file_entries(folder), threading.Event()
+    (folder / "other").write_bytes(b"evil")
+    with Files(folder, entries) as files:
+        with pytest.raises(GateError, match="VIDC-BUNDLE-ALTERED"):
+            files.compare([PATH, "other"], stop)
+        stop.set()
+        files.compare([PATH, "other"], stop)
+
+
 def test_a_sealed_copy_cannot_be_changed(folder: Path) -> None:
     with Files(folder, file_entries(folder)) as files:
         copy = Path(files.sealed(PATH))

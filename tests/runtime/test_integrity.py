@@ -113,14 +113,6 @@ def test_refuses_an_unknown_mode(bundle: Path, manifest: Manifest) -> None:
         verify(bundle, manifest, mode)
 
 
-def test_progress_ends_at_the_total(bundle: Path, manifest: Manifest) -> None:
-    calls: list[tuple[int, int]] = []
-    verify(bundle, manifest, "full", lambda done, total: calls.append((done, total)))
-    total = sum(entry.size for entry in manifest.files.values())
-    assert calls[-1] == (total, total)
-    assert calls == sorted(calls)
-
-
 @pytest.fixture
 def chunked(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> BundleFile:
     """The entry of ``LARGE`` where chunks are of a few bytes; the last one is shorter."""

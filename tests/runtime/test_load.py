@@ -1,5 +1,6 @@
 """Loading of a small bundle under wrong arguments and limits of the system."""
 
+import gc
 import os
 import resource
 import shutil
@@ -8,8 +9,10 @@ from dataclasses import replace
 import pytest
 from small_bundle import save_bundle, write_recorded
 
-from vidc.runtime import GateError, UsageError, VidcError, load
+from vidc.runtime import GateError, UsageError, VidcError, integrity, load
+from vidc.runtime.engines.onnxruntime import OnnxRuntimeEngine
 from vidc.runtime.manifest import read_manifest
+from vidc.runtime.weights import Weights
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,37 @@ def test_a_bundle_that_failed_its_validation_is_refused_though_the_record_agrees
     write_recorded(replace(document, validation=replace(document.validation, passed=False)), failed)
     with pytest.raises(GateError, match="VIDC-BUNDLE-UNVALIDATED"):
         load(failed)
+
+
+def test_a_refused_bundle_leaves_no_engine_in_memory(bundle, tmp_path):
+    damaged = shutil.copytree(bundle, tmp_path / "damaged")
+    (damaged / "report.html").write_text("<HTML>")
+    before = _engines()
+    with pytest.raises(GateError, match="VIDC-BUNDLE-ALTERED") as caught:
+        load(damaged)
+    assert caught.tb is not None  # Its frames are still there.
+    assert len(_engines()) == len(before)
+
+
+def _engines():
+    gc.collect()
+    return [each for each in gc.get_objects() if type(each) is OnnxRuntimeEngine]
+
+
+def test_an_interrupt_ends_the_hashing(bundle, monkeypatch):
+    ended = []
+
+    def hash_until_stopped(files, entries, mode, stop):
+        ended.append(stop.wait(60))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(integrity, "compare_files", hash_until_stopped)
+    monkeypatch.setattr(Weights, "__init__", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load(bundle)
+    assert ended == [True]
 
 
 @pytest.mark.parametrize("mode", ["BF16", "any", "TF32"])
