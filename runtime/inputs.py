@@ -11,7 +11,7 @@ from torch import Tensor
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UsageError
 
-_SEEDS = 2**63
+_LIMIT = 2**63
 
 
 @dataclass(frozen=True)
@@ -129,18 +129,18 @@ def require_frames(value: object, device: torch.device) -> None:
         )
 
 
-def checked_number(value: object, name: str, below: int = _SEEDS) -> int:
-    """Returns a whole number from 0 to ``below``, such as a seed; numpy's integers are accepted.
+def checked_number(value: object, name: str) -> int:
+    """Returns a whole number from 0 to ``2**63 - 1``, such as a seed; accepts numpy's integers.
 
     Raises:
         UsageError: ``VIDC-SESSION-NUMBER``.
     """
-    if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < below:
+    if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < _LIMIT:
         return int(value)
     shown = value if isinstance(value, int | float) else _kind(value)
     raise UsageError(
         "VIDC-SESSION-NUMBER",
-        f"{name} is {str(shown)[:60]}, expected a whole number from 0 to {below - 1}",
+        f"{name} is {str(shown)[:60]}, expected a whole number from 0 to {_LIMIT - 1}",
         f"such as {name}=7",
     )
 

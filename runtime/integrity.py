@@ -34,15 +34,6 @@ def file_entry(file: Path) -> BundleFile:
     return BundleFile(size, whole.hexdigest(), found)
 
 
-def file_entries(bundle: Path) -> dict[str, BundleFile]:
-    """Returns the entries of ``Manifest.files`` for a folder.
-
-    Raises:
-        GateError: ``VIDC-BUNDLE-PATH``, a symbolic link or special file.
-    """
-    return {path: file_entry(bundle / path) for path in sorted(_walk(bundle))}
-
-
 def verify(bundle: Path, manifest: Manifest, mode: VerifyMode) -> None:
     """Compares the files in a folder with the manifest.
 

@@ -61,17 +61,17 @@ def read_prompts(bundle: Path) -> Tensor:
     return torch.stack([load_file(path)["text_embeds"] for path in files])
 
 
-def make_inputs(scenario: Scenario, spec: ProgramSpec, seed: int = 0) -> Inputs:
+def make_inputs(scenario: Scenario, spec: ProgramSpec) -> Inputs:
     """Draws prompts as a text encoder gives them, with a padded tail of zeros, and noise."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     prompts = _drawn_prompts((2, *spec.prompt_shape), generator)
     noise = torch.randn(scenario.blocks, *spec.noise_shape, generator=generator)
     return Inputs(prompts, noise, {}, synthetic_conditions(spec, range(scenario.blocks)))
 
 
-def synthetic_prompts(count: int, spec: ProgramSpec, seed: int = 0) -> Tensor:
+def synthetic_prompts(count: int, spec: ProgramSpec) -> Tensor:
     """Draws prompts as in ``make_inputs``, for one video: float32 ``[count, L, E]``."""
-    return _drawn_prompts((count, *spec.prompt_shape[1:]), torch.Generator().manual_seed(seed))
+    return _drawn_prompts((count, *spec.prompt_shape[1:]), torch.Generator().manual_seed(0))
 
 
 def with_prompts(

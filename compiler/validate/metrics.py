@@ -82,16 +82,14 @@ def sqnr_db(relative_l2: float) -> float:
     return -math.inf if math.isinf(relative_l2) else -20 * math.log10(relative_l2)
 
 
-def compare_pixels(
-    actual: torch.Tensor, reference: torch.Tensor, peak: float = 255.0
-) -> PixelMetrics:
-    """Compares frames [N, 3, H, W] with values from 0 to ``peak`` with their references.
+def compare_pixels(actual: torch.Tensor, reference: torch.Tensor) -> PixelMetrics:
+    """Compares frames ``[N, 3, H, W]`` with values from 0 to 255 with their references.
 
     Raises:
         ValueError: as ``psnr`` and ``ssim``.
     """
     finite = _finite(actual, reference)
-    return PixelMetrics(finite, psnr(actual, reference, peak), ssim(actual, reference, peak))
+    return PixelMetrics(finite, psnr(actual, reference), ssim(actual, reference))
 
 
 def psnr(actual: torch.Tensor, reference: torch.Tensor, peak: float = 255.0) -> float:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from entries import file_entries
 from safetensors.torch import save_file
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
-from vidc.runtime.integrity import file_entries
 from vidc.runtime.manifest import (
     PORTABLE,
     Engine,

@@ -5,10 +5,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from entries import file_entries
 
 from vidc.plugins.errors import GateError
 from vidc.runtime.files import Files
-from vidc.runtime.integrity import file_entries
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from vidc.plugins.errors import GateError, UsageError
 from vidc.runtime import files as files_module
 from vidc.runtime import integrity
 from vidc.runtime import manifest as manifest_module
-from vidc.runtime.integrity import FAST_LIMIT, file_entries, file_entry, verify, verify_files
+from vidc.runtime.integrity import FAST_LIMIT, file_entry, verify, verify_files
 from vidc.runtime.manifest import MANIFEST_NAME, BundleFile, Manifest
 
 LARGE = "weights/transformer.safetensors"
@@ -150,8 +150,3 @@ def test_a_changed_chunk_is_found(
     assert caught.value.code == "VIDC-BUNDLE-ALTERED"
     start = at // 2**16 * 2**16
     assert (f"from byte {start} on" in caught.value.message) == (start > 0)
-
-
-def test_entries_of_a_folder_are_those_of_its_manifest(bundle: Path, manifest: Manifest) -> None:
-    (bundle / MANIFEST_NAME).unlink()
-    assert file_entries(bundle) == manifest.files

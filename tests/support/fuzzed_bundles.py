@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from entries import file_entries
 from fuzzing import mutate_file, nudge
 from small_bundle import write_recorded
 from torch import Tensor
@@ -16,7 +17,6 @@ from torch import Tensor
 from vidc.compiler.store.workers import Worker
 from vidc.plugins.errors import BuildError, VidcError
 from vidc.runtime import load
-from vidc.runtime.integrity import file_entries
 from vidc.runtime.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from vidc.runtime.programs.causal_video import TEXT_ENCODER
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 import torch
+from entries import file_entries
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import save
 from tokenizers import Tokenizer
@@ -17,7 +18,6 @@ from tokenizers.pre_tokenizers import Whitespace
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec, state_output
-from vidc.runtime.integrity import file_entries
 from vidc.runtime.manifest import (
     MANIFEST_NAME,
     PORTABLE,

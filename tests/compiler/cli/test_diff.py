@@ -2,8 +2,8 @@ import json
 from dataclasses import replace
 
 import torch
+from entries import file_entries
 
-from vidc.runtime.integrity import file_entries
 from vidc.runtime.manifest import MANIFEST_NAME, read_manifest, write_manifest
 
 

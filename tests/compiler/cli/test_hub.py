@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from entries import file_entries
 from hub_server import Hub, serving
 from safetensors.torch import save_file
 from signing_keys import key_pair
@@ -16,7 +17,7 @@ from vidc.compiler.build.sign import sign_bundle  # noqa: E402
 from vidc.compiler.store.hub import Reference, fetch  # noqa: E402
 from vidc.plugins.errors import UsageError  # noqa: E402
 from vidc.plugins.installation import install_extra  # noqa: E402
-from vidc.runtime.integrity import file_entries, file_entry  # noqa: E402
+from vidc.runtime.integrity import file_entry  # noqa: E402
 from vidc.runtime.manifest import read_manifest, write_manifest  # noqa: E402
 from vidc.runtime.record import RECORD_NAME, Record  # noqa: E402
 
