@@ -81,7 +81,10 @@ class Bundle:
         return self.resources.runners
 
     def working_bytes(self) -> int:
-        """Bytes of device memory that captured graphs keep; allocated by the first session."""
+        """Bytes of device memory that captured graphs keep.
+
+        The first session allocates them, and the first prompt switch of each length.
+        """
         return self.runners.working_bytes
 
     def session(self, seed: int = 0, decoder: str | None = None) -> Any:

@@ -38,9 +38,9 @@ class Runner:
         return list(works)
 
     def prepare_at_first_call(self, work: Work) -> Work:
-        """Returns an equivalent callable, which prepares ``work`` when it is first called.
+        """Returns an equivalent callable that prepares ``work`` at its first call.
 
-        It is called in a turn.
+        Every call must be inside a turn of this runner.
         """
         return work
 
@@ -171,7 +171,7 @@ class GraphRunner(Runner):
                 _free_cublas_workspaces()
 
     def _run(self, works: Sequence[Work]) -> None:
-        """Runs work without a graph and frees its memory, for graphs have their own pool."""
+        """Runs work without a graph, then frees its memory: graphs have a pool of their own."""
         with self.turn():
             for work in works:
                 work()

@@ -23,9 +23,9 @@ class Compile(Stage):
         precision: of the weights group that it runs on.
         graph: the stage whose graph is compiled.
         kernels: stages by the names of the kernels they compile and the component may call.
-        backend: the name of what compiles.
-        target: what for.
-        limits: what the backend must keep to, by the fields of ``CompileOptions``.
+        backend: name of the backend.
+        target: the machine that it compiles for.
+        limits: fields of ``CompileOptions`` that the configuration sets, and their values.
     """
 
     component: str

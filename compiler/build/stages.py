@@ -185,7 +185,7 @@ def _compile(settings: Settings, name: str) -> Compile:
 
 
 def _limits(settings: Settings) -> dict[str, Json]:
-    """Returns the settings that the backend compiles by, besides the target."""
+    """Returns the fields of ``CompileOptions`` that the configuration sets, and their values."""
     if settings.backend == "aoti":
         gpu, measure = settings.target.is_gpu, settings.aoti.measure
         return {"measure": False} if gpu and not measure else {}

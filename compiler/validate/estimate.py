@@ -75,7 +75,7 @@ def replay_seconds(model: Family, scenario: Scenario, quantized: bool = False) -
     Args:
         model: that plays.
         scenario: what is played.
-        quantized: whether the engines are in 8 bits; then forced blocks are a second rollout.
+        quantized: True if engines are in 8 bits: forced blocks are then a second rollout.
     """
     flops = _played_flops(model, scenario)
     if scenario.rollout:

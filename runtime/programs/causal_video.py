@@ -253,12 +253,12 @@ class CausalVideo(Session[StreamSpec]):
         runner = runners[LATENTS]
         clean = partial(self._write_keys_values, self.spec.block)
         text = partial(self._run, "text_kv")
-        self._end.fill_(self.spec.block)  # Of the warm-up: ``_end - frames`` must not be negative.
+        self._end.fill_(self.spec.block)  # For the warm-up: ``_end - frames`` must not be negative.
         prepared = runner.prepare(
             [self._block, clean, text], [partial(self._block, 1), clean, text]
         )
         self._replay_block, self._replay_clean, self._replay_text = prepared
-        # A stream needs few of these, and none before its first frames.
+        # A stream uses few of these, and none before its first frames: they are captured late.
         self._replay_switch = {
             frames: runner.prepare_at_first_call(partial(self._recache, frames))
             for frames in (self.spec.block, *self.spec.recache_frames)
@@ -340,7 +340,7 @@ class CausalVideo(Session[StreamSpec]):
         """Computes a block's clean latent from ``_noise`` and ``_end``.
 
         Args:
-            steps: the first denoising steps alone, for the warm-up; None for all.
+            steps: number of denoising steps, fewer than all for a warm-up; None for all.
         """
         spec, buffers = self.spec, self._buffers["denoise"]
         self._place("denoise", self._end, spec.block)

@@ -23,9 +23,9 @@ _TAPS = 36
 class Form(StrEnum):
     """A way to compute a convolution.
 
-    A 3x3x3 convolution is cuDNN's, or Winograd's F(m, 3) in time. A 3x3 convolution of an image
-    that nearest upsampling made twice as large is that, or one convolution of the smaller image for
-    all four phases, or one for each phase of rows.
+    A 3x3x3 convolution runs as cuDNN's, or as Winograd's F(m, 3) in time. A 3x3 convolution of an
+    image that nearest upsampling makes twice as large runs on the large image, or on the small one:
+    as one convolution for all four phases, or as one for each phase of rows.
     """
 
     DIRECT = "conv3d"
@@ -49,7 +49,7 @@ class Sizes:
     Attributes:
         inputs: channels.
         outputs: channels.
-        frames: frames of a video's result; all images where they are upsampled.
+        frames: frames of the result, of one video; the number of images if ``upsampled``.
         height: of the input without padding.
         width: of the input without padding.
         batch: number of videos.
@@ -92,10 +92,11 @@ def candidates(sizes: Sizes) -> tuple[Form, ...]:
 
 
 def by_rule(sizes: Sizes) -> Form:
-    """Returns the form that is taken where none was measured.
+    """Returns the form of a convolution that is not measured.
 
-    That is F(m, 3) with the largest m that divides the frames; and phases where the images have
-    more pixels than the filters, which every call computes.
+    For a 3x3x3 convolution it is F(m, 3) with the largest m that divides the frames. Upsampled
+    images are convolved in phases if they have more values than the phases' filters, which every
+    call computes.
     """
     if not sizes.upsampled:
         return candidates(sizes)[-1]

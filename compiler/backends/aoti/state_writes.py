@@ -1,8 +1,8 @@
 """Inductor options that write each state as soon as its old value has been read.
 
-By default inductor writes all states at the end of a call and keeps their new values until then:
-1.9 GB of the Wan decoder at 480x832. Its passes that reorder operations move the copies of old
-values to the start, for they count an input as memory that a call can free.
+By default inductor writes all states at the end of a call and stores their new values until then:
+1.9 GB in the Wan decoder at 480x832. Its passes that reorder operations are off: they count inputs
+as memory that a call can free, so they would copy the old values of all states at the start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,14 +15,14 @@ aten = torch.ops.aten
 
 
 def write_early(graph: fx.Graph) -> None:
-    """Moves copies to inputs up to the last operation that reads the old value."""
+    """Moves each copy to an input right behind the last operation that reads the old value."""
     inputs = graph.find_nodes(op="placeholder")
     for copy in graph.find_nodes(op="call_function", target=aten.copy_.default):
         state, value = copy.args[:2]
         if state.op != "placeholder" or copy.users:
             continue
         if value.target is aten.copy.default and value.args[0] is state and len(value.users) == 1:
-            copy.args = (state, value.args[1])  # Of the state it reads the layout alone.
+            copy.args = (state, value.args[1])  # It reads only the state's layout.
             graph.erase_node(value)
         before = {inputs[-1], copy.args[1], *_readers(state)} - {copy}
         max(before).append(copy)  # Nodes compare by their places, also after a move.
@@ -42,4 +42,4 @@ INDUCTOR: Mapping[str, Any] = {
     "reorder_for_locality": False,
     "reorder_for_peak_memory": False,
 }
-"""Options of inductor for a program whose states are large beside its other tensors."""
+"""Options of inductor for a program whose states take much of its memory."""

@@ -259,8 +259,8 @@ class _Rewriter:
     def _fuse(self, norm: _NormSilu, tile: int) -> list[fx.Node]:
         """Replaces a norm by a call of the operator; returns the transformed inputs after it.
 
-        The operator takes products of a convolution with the same m alone. It takes the frames of
-        another convolution, whose output transform then is a kernel of its own.
+        If a convolution with the same m made the norm's input, the operator takes its products and
+        computes the output transform. Otherwise it takes the frames.
         """
         value, residual, products = norm.value, None, None
         if self._has_tile(value, tile):
@@ -291,8 +291,8 @@ class _Rewriter:
             made = (*inputs.unbind(), *((total,) if keep_sum else ()), last)
             return tuple(each.movedim(-1, 1) for each in made)
 
-        # Marks the place: a sum is read right after the value, and ``past`` may be computed after
-        # frames that no convolution made.
+        # The alias marks the place of the call. A sum replaces the value, so it must be there for
+        # the value's next reader. Without products, ``past`` may be computed after the value.
         with self.graph.inserting_after(norm.silu if products is None else value):
             anchor = self.graph.call_function(aten.alias.default, (value,))
         with self.graph.inserting_before(anchor):
