@@ -6,6 +6,7 @@ Convolutions in other dtypes are left as they are. Between two such convolutions
 SiLU after it, and the input transform of the second.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,10 +60,15 @@ def use_winograd(
     return (OPERATOR,) if rewriter.fusions else ()
 
 
-def _convolutions(program: ExportedProgram) -> "list[_Convolution]":
-    """Returns the convolutions of a program that have several forms, in order."""
-    nodes = program.graph.find_nodes(op="call_function", target=aten.conv3d.default)
-    return [found for node in nodes if (found := _Convolution.of(node)) is not None]
+def _convolutions(program: ExportedProgram) -> "Iterator[_Convolution]":
+    """Yields the convolutions of a program that have several forms, in order.
+
+    Each is read after the one before it may have been rewritten, since it may read its result.
+    """
+    for node in program.graph.find_nodes(op="call_function", target=aten.conv3d.default):
+        found = _Convolution.of(node)
+        if found is not None:
+            yield found
 
 
 @dataclass(frozen=True)

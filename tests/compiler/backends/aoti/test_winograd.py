@@ -121,6 +121,16 @@ def test_rewrites_a_convolution_alone(bias):
     torch.testing.assert_close(program.module()(x.half()), wanted, rtol=0, atol=4e-3)
 
 
+def test_rewrites_a_convolution_that_reads_another():
+    x = torch.randn(1, 32, 8, 7, 8, generator=torch.Generator().manual_seed(0)).half()
+    module = nn.Sequential(nn.Conv3d(32, 32, 3), nn.Conv3d(32, 32, 3))
+    program = torch.export.export(module.half(), (x,))
+    wanted = program.module()(x)
+    assert use_winograd(program, fused=True) == ()
+    assert convolutions(program)[0] == 0
+    torch.testing.assert_close(program.module()(x), wanted, rtol=0, atol=4e-3)
+
+
 @pytest.fixture(scope="module")
 def part():
     tiny = resolve("tiny", environ={}).model.parts["vae"]
