@@ -152,7 +152,7 @@ def debug(
     bundle: Bundle,
     validation: Validation,
     output: Path,
-    note: Callable[[str], None] = print,
+    note: Callable[[str], None],
 ) -> list[Diagnosis]:
     """Diagnoses every failed component, in the order of first calls.
 

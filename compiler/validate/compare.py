@@ -200,7 +200,7 @@ def worst_of_calls(found: Record, reference: Record) -> dict[str, TensorMetrics]
 def compare_rollouts(
     played: Played,
     reference: Played,
-    eager: Played | None = None,
+    eager: Played | None,
     frames: Sequence[BlockFrames] = (),
     lpips: Lpips | None = None,
 ) -> list[RolloutRow]:

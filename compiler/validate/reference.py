@@ -96,7 +96,7 @@ def play_in_float32(
     scenario: Scenario,
     prompts: Sequence[str],
     device: torch.device,
-    narrow: Sequence[str] = (),
+    narrow: Sequence[str],
 ) -> tuple[Inputs, Record, dict[str, Activation]]:
     """Returns a scenario's inputs and PyTorch's record of it in float32, on ``device``.
 
