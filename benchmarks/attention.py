@@ -13,14 +13,12 @@ float16, one of tokens, batch and heads varied at a time.
 Without a GPU, or where one has no kernel for a shape, its line says so in ``missing``.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -30,7 +28,7 @@ from attention_8bit.ring import quantize_queries, quantize_ring
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
-from turns import Arguments, Form, argument_sets, sampled
+from turns import Arguments, Form, argument_sets, attention_options, rates, sampled
 
 from vidc.compiler.bench.clock import Clock, copy_gbps, matmul_tflops
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
@@ -38,11 +36,10 @@ from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UnavailableError
-from vidc.plugins.ops.flash_attention import flash_attention, load_kernel
+from vidc.plugins.ops.flash_attention import flash_attention
 from vidc.plugins.ops.ring import ring_attention_reference
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
-from vidc.runtime.strict import plain
 
 WHOLE_TILES = "vidc.plugins.ops.flash_attention.split_from"
 FP8 = torch.float8_e4m3fn
@@ -119,7 +116,7 @@ def by_backend(backend: SDPBackend, valid: int, query: Tensor, key: Tensor, valu
 
 
 def ways(shape: Shape, device: torch.device) -> Iterator[tuple[str, Callable[..., Tensor], bool]]:
-    """Name, call, and whether it is to take whole tiles."""
+    """Yields the name of each way, its call, and True if the call is not to halve keys."""
     if device.type == "cuda":
         yield "vidc", flash_attention, False
         yield "whole tiles", flash_attention, True
@@ -197,17 +194,14 @@ def measure(shape: Shape, samples: int, device: torch.device, peaks: dict[str, f
     taken = sampled(forms, samples)
     found = {}
     for name, values in taken.items():
-        summary = Summary.of(values)
-        tflops = shape.operations / summary.median / 1e9
         eight = name in EIGHT_BITS
+        figures = rates(values, shape.bytes_8bit if eight else shape.bytes, shape.operations)
+        peak = peaks.get("fp8" if eight else shape.dtype)
         found[name] = {
-            **plain(summary),
+            **figures,
             "relative_l2": errors[name],
-            "tflops": tflops,
-            "of_products": tflops / peaks["fp8" if eight else shape.dtype] if peaks else None,
-            "gbps": (shape.bytes_8bit if eight else shape.bytes) / summary.median / 1e6,
+            "of_products": figures["tflops"] / peak if peak else None,
             "vidc": judge(taken["vidc"], values).to_json(),
-            "samples": values,
         }
     return {
         "shape": asdict(shape),
@@ -219,16 +213,7 @@ def measure(shape: Shape, samples: int, device: torch.device, peaks: dict[str, f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kernels", nargs="?", type=Path, help="folder of *.cubin")
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--small", action="store_true", help="sizes for a dry run")
-    args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cuda" and args.kernels is None:
-        parser.error("which kernels? give a folder of *.cubin")
-    for kernel in sorted(args.kernels.glob("*.cubin")) if args.kernels else ():
-        load_kernel(kernel)
+    args, device = attention_options(__doc__, "flash_attention*.cubin")
     # A CPU's products in 16 bits take minutes and say nothing.
     peaks = (
         {name: matmul_tflops(getattr(torch, name), device) for name in ("bfloat16", "float16")}

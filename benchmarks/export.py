@@ -1,6 +1,6 @@
 """Measures `vidc export` of a preset, with its workers and an empty cache: seconds and memory.
 
-    python benchmarks/export.py longlive-1.3b > benchmarks/results/export-longlive-1.3b.json
+    python benchmarks/export.py longlive-1.3b > export.json
 
 Memory is the peak of what all its processes have for themselves and their shares of what they
 have in common (proportional set size), looked at twice a second. ``cpu_seconds`` are user and

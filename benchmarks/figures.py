@@ -1,7 +1,7 @@
 """Keeps the figures of README and docs: medians of committed raw samples, and tables made of them.
 
     python benchmarks/figures.py add block_bf16_ms --unit ms \\
-      --samples benchmarks/results/longlive-1.3b-h100-bf16.json /metrics/block_ms/samples
+      --samples benchmarks/results/longlive-1.3b-h100-bf16-2026-11-26.json /metrics/block_ms/samples
     python benchmarks/figures.py write
 
 ``add`` computes an entry of ``benchmarks/results/summary.json`` and writes the tables; ``write``

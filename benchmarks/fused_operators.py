@@ -7,7 +7,6 @@ Bytes are those that the operator cannot avoid: each input and each output once.
 operators are their references themselves.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -18,11 +17,10 @@ from typing import Any
 import torch
 from operator_cases import SMALL_CLIP, Case, ClipSizes, clip_cases
 from torch import Tensor
-from turns import Arguments, Form, argument_sets, sampled
+from turns import Arguments, Form, argument_sets, options, rates, sampled
 
 from vidc.compiler.bench.clock import Clock, copy_gbps
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
-from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.ops.gelu_quantize import gelu_quantize, gelu_quantize_reference
@@ -34,7 +32,6 @@ from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import (
     qk_norm_rope_ring_write_static,
     qk_norm_rope_ring_write_static_reference,
 )
-from vidc.runtime.strict import plain
 
 FP8 = torch.float8_e4m3fn
 BF16 = torch.bfloat16
@@ -139,7 +136,9 @@ def measure(case: Case, samples: int, device: torch.device, copy: float) -> dict
     sets = argument_sets(case.make, device)
     torch._dynamo.reset()
     clock = Clock(device)
-    compiled = torch.compile(case.reference, fullgraph=True)
+    # A dry run takes no C++ compiler: its times say nothing.
+    backend = "inductor" if device.type == "cuda" else "aot_eager"
+    compiled = torch.compile(case.reference, fullgraph=True, backend=backend)
     ways = {"kernel": case.operator, "compiled": compiled, **case.rivals}
     forms = {name: Form(way, sets, clock) for name, way in ways.items()}
     taken = sampled(forms, samples)
@@ -148,23 +147,20 @@ def measure(case: Case, samples: int, device: torch.device, copy: float) -> dict
         "case": case.name,
         "bytes": case.moved,
         "sets": len(sets),
-        **{name: figures(values, case.moved, copy) for name, values in taken.items()},
+        **{name: beside_copy(values, case.moved, copy) for name, values in taken.items()},
         **verdict.to_json(),
         "gpu_state": gpu_state(device) if device.type == "cuda" else None,
     }
 
 
-def figures(values: list[float], moved: int, copy: float) -> dict[str, Any]:
-    """Of samples in milliseconds; ``of_copy`` is the share of a copy's bandwidth."""
-    summary = Summary.of(values)
-    gbps = moved / summary.median / 1e6
-    return {**plain(summary), "gbps": gbps, "of_copy": gbps / copy, "samples": values}
+def beside_copy(values: list[float], moved: int, copy: float) -> dict[str, Any]:
+    """Figures of samples in milliseconds; ``of_copy`` is the share of a copy's bandwidth."""
+    found = rates(values, moved)
+    return {**found, "of_copy": found["gbps"] / copy}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--small", action="store_true", help="sizes for a dry run")
+    parser = options(__doc__)
     parser.add_argument("--frames", type=int, default=14, help="of a clip")
     parser.add_argument("--only", nargs="*", default=[""], help="cases with this in their names")
     args = parser.parse_args()

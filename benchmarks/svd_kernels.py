@@ -14,24 +14,19 @@ guidance: two fifths of a whole pass, and a quarter of its compilation.
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from packages import compiled, constants_of, kernels, write_package
 from torch import Tensor
 from torch.export.passes import move_to_device_pass
-from torch.profiler import ProfilerActivity, profile
 
 from vidc.compiler.backends.aoti.cuda import REWRITES, for_cuda
 from vidc.compiler.backends.aoti.group_norms import INDUCTOR, OPERATOR
-from vidc.compiler.backends.aoti.inductor import compile_package, named_constants
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.statistics import Summary
@@ -41,7 +36,6 @@ from vidc.exporters.part import Part
 from vidc.exporters.program import export_program, weight_names
 from vidc.plugins.signature import Role, TensorSpec
 from vidc.runtime.strict import plain
-from vidc.runtime.weights import CHANNELS_LAST
 
 TURNS, WARM_UP, FP16 = 30, 3, torch.float16
 NONE = "none"
@@ -72,9 +66,7 @@ def compile_variant(component: str, name: str, folder: Path) -> None:
     lowered = for_cuda(program, bool(operators), without={*ALL} - {*operators})
     if not {*operators} <= {*lowered.fusion.operators, *_absent(component)}:
         raise SystemExit(f"{name}: the program calls {lowered.fusion.operators}")
-    save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(json.dumps(lowered.channels_last))
-    compile_package(lowered.program, folder / f"{name}.pt2", options)
+    write_package(lowered, folder, name, options)
 
 
 def _absent(component: str) -> tuple[str, ...]:
@@ -96,13 +88,7 @@ class Variant:
         package = torch._C._aoti.AOTIModelPackageLoader(
             str(folder / f"{name}.pt2"), "model", True, 1, given[0].device.index
         )
-        last = json.loads((folder / f"{name}.json").read_text())
-        own = load_file(folder / f"{name}.safetensors")
-        weights = {}
-        for key in package.get_constant_fqns():
-            value = (own[key] if key in own else drawn(part, key)).cuda()
-            form = CHANNELS_LAST[value.dim()] if key in last else torch.contiguous_format
-            weights[key] = value.contiguous(memory_format=form)
+        weights = constants_of(package.get_constant_fqns(), folder, name, partial(drawn, part))
         package.load_constants(weights, False, True, True)
         run = partial(package.boxed_run, [*given])
         run()
@@ -111,14 +97,6 @@ class Variant:
         with torch.cuda.graph(graph):
             (result,) = package.boxed_run([*given])
         return cls(package, weights, graph, result)
-
-    def kernels(self) -> list[tuple[str, int, float]]:
-        """Name, calls and milliseconds of each kernel, the longest first."""
-        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-            self.graph.replay()
-            torch.cuda.synchronize()
-        found = [(e.key, e.count, e.device_time_total / 1e3) for e in profiled.key_averages()]
-        return sorted(found, key=lambda each: -each[2])
 
 
 @cache
@@ -178,7 +156,7 @@ def measure(part: Part, component: str, folder: Path) -> dict[str, Any]:
         torch.cuda.synchronize()
         error = (variant.result.float().cpu() - wanted).norm() / wanted.norm()
         rows[name] = {"relative_l2": error.item(), "samples_ms": []}
-        rows[name]["kernels_ms"] = variant.kernels()[:40]
+        rows[name]["kernels_ms"] = kernels(variant.graph.replay)[:40]
     for turn in range(TURNS):
         for name in variants if turn % 2 else reversed(variants):
             rows[name]["samples_ms"].append(clock.time(variants[name].graph.replay)[1])
@@ -194,14 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--component", choices=COMPONENTS, default="denoise_shallow")
     component = parser.parse_args().component
-    if not torch.cuda.is_available():
-        sys.exit("torch finds no CUDA device: the engines are for a GPU")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with ProcessPoolExecutor(len(VARIANTS), get_context("spawn")) as pool:
-            jobs = [pool.submit(compile_variant, component, each, folder) for each in VARIANTS]
-            for job in jobs:
-                job.result()
+    with compiled(partial(compile_variant, component), VARIANTS) as folder:
         rows = measure(part_of(component), component, folder)
     device = torch.device("cuda")
     mark = {"fingerprint": fingerprint(device), "gpu_state": gpu_state(device)}

@@ -8,29 +8,24 @@ cross-attention. A prompt of n tokens has n + 1 distinct keys, or 512. Calls rea
 again and again: an engine computes the queries right before, so they lie in the cache.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
+from attention import by_backend
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
-from turns import Arguments, Form, sampled
+from torch.nn.attention import SDPBackend
+from turns import Arguments, Form, attention_options, rates, sampled
 
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
-from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
-from vidc.plugins.ops.flash_attention import load_kernel
 from vidc.plugins.ops.padded_attention import padded_attention
 from vidc.plugins.ops.padded_attention_sm90 import padded_attention_sm90
-from vidc.runtime.strict import plain
 
 
 @dataclass(frozen=True)
@@ -70,36 +65,26 @@ LONGLIVE = [Shape(distinct) for distinct in (17, 65, 129, 193, 257, 385, 512)]
 SMALL = [Shape(5, tokens=24, slots=16, heads=2, head_dim=64)]
 
 
-def every_key(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, _: Tensor) -> Tensor:
-    """Attends to all keys by one backend of PyTorch."""
-    with sdpa_kernel(backend):
-        found = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (query, key, value)))
-    return found.transpose(1, 2)
-
-
 def measure(shape: Shape, samples: int, device: torch.device) -> dict[str, Any]:
     """Returns the times and errors of both ways for one shape."""
     cuda = device.type == "cuda"
     backend = SDPBackend.CUDNN_ATTENTION if cuda else SDPBackend.MATH
     ways: dict[str, Callable[..., Tensor]] = {
         "merged": padded_attention_sm90 if cuda else padded_attention,
-        "every key": partial(every_key, backend),
+        "every key": partial(by_backend, backend, shape.slots),
     }
     given = shape.draw(device)
     query, key, value, length = given
-    wanted = every_key(SDPBackend.MATH, query.float(), key.float(), value.float(), length)
+    wide = (query.float(), key.float(), value.float(), length)
+    wanted = by_backend(SDPBackend.MATH, shape.slots, *wide)
     errors = {name: call(*given).float() - wanted for name, call in ways.items()}
     clock = Clock(device)
     taken = sampled({name: Form(call, [given], clock) for name, call in ways.items()}, samples)
     found = {}
     for name, values in taken.items():
-        summary = Summary.of(values)
         found[name] = {
-            **plain(summary),
+            **rates(values, shape.bytes, shape.operations),
             "relative_l2": float(errors[name].norm() / wanted.norm()),
-            "tflops": shape.operations / summary.median / 1e9,
-            "gbps": shape.bytes / summary.median / 1e6,
-            "samples": values,
         }
     return {
         "shape": asdict(shape),
@@ -110,16 +95,7 @@ def measure(shape: Shape, samples: int, device: torch.device) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kernels", nargs="?", type=Path, help="folder of *.cubin")
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--small", action="store_true", help="sizes for a dry run")
-    args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cuda" and args.kernels is None:
-        parser.error("which kernels? give a folder of *.cubin")
-    for kernel in sorted(args.kernels.glob("padded_attention*.cubin")) if args.kernels else ():
-        load_kernel(kernel)
+    args, device = attention_options(__doc__, "padded_attention*.cubin")
     torch.manual_seed(0)
     results = []
     for shape in SMALL if args.small else LONGLIVE:

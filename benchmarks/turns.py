@@ -4,13 +4,18 @@ A graph goes through sets of arguments that are larger than the GPU's cache toge
 drifts drifts for all.
 """
 
+import argparse
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vidc.compiler.bench.clock import Clock
+from vidc.compiler.bench.statistics import Summary
+from vidc.plugins.ops.flash_attention import load_kernel
+from vidc.runtime.strict import plain
 
 BEYOND_CACHES = 256 * 2**20
 """Bytes: several times the L2 of the largest GPU."""
@@ -66,3 +71,41 @@ def sampled(forms: Mapping[str, Form], samples: int) -> dict[str, list[float]]:
             if turn >= WARM_UP:
                 taken[name].append(milliseconds)
     return taken
+
+
+def rates(values: list[float], moved: int, operations: int | None = None) -> dict[str, Any]:
+    """Statistics of samples in milliseconds, and the median's GB/s and TFLOP/s.
+
+    Args:
+        values: samples of one call.
+        moved: bytes that a call reads and writes.
+        operations: of a call; None for a call whose TFLOP/s say nothing.
+    """
+    summary = Summary.of(values)
+    found = {**plain(summary), "gbps": moved / summary.median / 1e6}
+    if operations is not None:
+        found["tflops"] = operations / summary.median / 1e9
+    return {**found, "samples": values}
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Options of every benchmark in turns."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--small", action="store_true", help="sizes for a dry run")
+    return parser
+
+
+def attention_options(
+    description: str | None, pattern: str
+) -> tuple[argparse.Namespace, torch.device]:
+    """Reads a command line that names a folder of kernels, and loads those that match a pattern."""
+    parser = options(description)
+    parser.add_argument("kernels", nargs="?", type=Path, help="folder of *.cubin")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda" and args.kernels is None:
+        parser.error("which kernels? give a folder of *.cubin")
+    for kernel in sorted(args.kernels.glob(pattern)) if args.kernels else ():
+        load_kernel(kernel)
+    return args, device

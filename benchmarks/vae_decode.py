@@ -12,24 +12,20 @@ a build does; the output has them with their times.
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from packages import compiled, constants_of, kernels, write_package
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from vidc.compiler.backends.aoti.convolution_choices import choices_json, engine_chooser
 from vidc.compiler.backends.aoti.convolution_forms import Form, Sizes, by_rule, candidates
 from vidc.compiler.backends.aoti.cuda import for_cuda
-from vidc.compiler.backends.aoti.inductor import compile_package, named_constants
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.config.resolve import resolve
@@ -39,7 +35,6 @@ from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.exporters.part import Part
 from vidc.exporters.program import export_program
 from vidc.plugins.ops.winograd_tiles import TILES
-from vidc.runtime.weights import CHANNELS_LAST
 
 COMPONENT, TURNS, WARM_UP = "vae_decode", 30, 3
 RANGE = 2.0
@@ -101,9 +96,7 @@ def compile_variant(preset: str, name: str, folder: Path) -> None:
     lowered = for_cuda(program, variant.fused, choose=choose)
     lowering = {"seconds": time.perf_counter() - started, **choices_json(chooser.choices)}
     (folder / f"{name}.lowering.json").write_text(json.dumps(lowering))
-    save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(json.dumps(lowered.channels_last))
-    compile_package(lowered.program, folder / f"{name}.pt2")
+    write_package(lowered, folder, name)
     print(f"{name}: compiled", file=sys.stderr, flush=True)
 
 
@@ -120,14 +113,8 @@ class Decoder:
         dtype = PRECISIONS[VARIANTS[name].precision]
         component = part.components(part.network(VARIANTS[name].precision))[COMPONENT]
         engine = torch._inductor.aoti_load_package(str(folder / f"{name}.pt2"))
-        last = json.loads((folder / f"{name}.json").read_text())
         drawn = {f"vae.{key}": value for key, value in weights_of(part, dtype).items()}
-        drawn |= load_file(folder / f"{name}.safetensors")
-        given = {}
-        for key in engine.get_constant_fqns():
-            value = drawn[key].cuda()
-            form = CHANNELS_LAST[value.dim()] if key in last else torch.contiguous_format
-            given[key] = value.contiguous(memory_format=form)
+        given = constants_of(engine.get_constant_fqns(), folder, name, drawn.__getitem__)
         engine.load_constants(given, check_full_update=True, user_managed=True)
         return cls(engine, states_of(component, dtype), given)
 
@@ -167,15 +154,6 @@ def errors_of(found: list[Tensor], wanted: list[Tensor]) -> dict[str, list[float
     }
 
 
-def kernels(decoder: Decoder, latent: Tensor) -> list[tuple[str, int, float]]:
-    """Name, calls and milliseconds of each kernel, the longest first."""
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        decoder(latent)
-        torch.cuda.synchronize()
-    found = [(e.key, e.count, e.device_time_total / 1e3) for e in profiled.key_averages()]
-    return sorted(found, key=lambda each: -each[2])
-
-
 def measure(part: Part, names: list[str], folder: Path) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(3)
     shape = part.latent_shape  # type: ignore[attr-defined]
@@ -193,7 +171,7 @@ def measure(part: Part, names: list[str], folder: Path) -> dict[str, Any]:
         for _ in range(WARM_UP):
             decoder(latents[1])
         rows[name]["lowering"] = json.loads((folder / f"{name}.lowering.json").read_text())
-        rows[name]["kernels_ms"] = kernels(decoder, latents[1])[:30]
+        rows[name]["kernels_ms"] = kernels(partial(decoder, latents[1]))[:30]
         errors = {key: rows[name][key] for key in ("relative_l2", "psnr_db")}
         print(f"{name}: {errors}", file=sys.stderr, flush=True)
     for _ in range(TURNS):
@@ -208,14 +186,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     given = parser.parse_args()
     preset, names = given.preset, given.variants
-    if not torch.cuda.is_available():
-        sys.exit("torch finds no CUDA device: the engines are for a GPU")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with ProcessPoolExecutor(len(names), get_context("spawn")) as pool:
-            jobs = [pool.submit(compile_variant, preset, variant, folder) for variant in names]
-            for job in jobs:
-                job.result()
+    with compiled(partial(compile_variant, preset), names) as folder:
         rows = measure(part_of(preset), names, folder)
     mark = fingerprint(torch.device("cuda"))
     print(json.dumps({"schema": 1, "preset": preset, "fingerprint": mark, "runs": [rows]}))

@@ -74,6 +74,14 @@ def own_inductor_cache(tmp_path_factory):
 
 
 @pytest.fixture
+def without_gradients():
+    import torch  # After OMP_NUM_THREADS is set.
+
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
 def vidc(capsys):
     """Runs a command line; returns its exit status, stdout and stderr."""
     from vidc.compiler.cli.main import main  # Imports torch.

@@ -137,3 +137,12 @@ def test_a_star_takes_every_entry(tmp_path):
     document = {"runs": [{"s": 1.5}, {"s": 2.5}]}
     assert figures.samples_at(document, "/runs/*/s") == [1.5, 2.5]
     assert figures.samples_at(document, "/runs/1/s") == [2.5]
+
+
+def test_every_file_of_samples_is_evidence_of_a_document():
+    texts = [ROOT / "SECURITY.md", ROOT / figures.SUMMARY]
+    texts += [path for pattern in figures.DOCUMENTS for path in ROOT.glob(pattern)]
+    said = "".join(path.read_text() for path in texts)
+    files = {path.name for path in (ROOT / figures.SUMMARY).parent.iterdir()}
+    assert len(files) > 50
+    assert {name for name in files - {"summary.json"} if name not in said} == set()

@@ -15,11 +15,7 @@ from vidc.runtime.programs.sampler import step_table
 
 STEPS = 10
 
-
-@pytest.fixture(autouse=True)
-def without_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @cache

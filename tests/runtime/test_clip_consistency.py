@@ -18,11 +18,7 @@ KIND = "sampler.kind=consistency"
 CPU = torch.device("cpu")
 SHAPE = (1, 4, 4, 16, 16)
 
-
-@pytest.fixture(autouse=True)
-def without_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,7 @@ STEPS, INTERVAL = 7, 3
 SIZES = (f"sampler.steps={STEPS}", "image_encoder.image=224")
 SHAPE = (1, 4, 4, 16, 16)
 
-
-@pytest.fixture(autouse=True)
-def without_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def drawn(*shape, seed=0):

@@ -163,10 +163,8 @@ def test_a_failed_pass_is_a_failure_of_the_next_block_alone():
     assert torch.equal(session.step(noise()), expected.step(noise()))
 
 
-def test_a_repeated_block_does_not_repeat_the_pass(logged):
-    """The failed attempt has overwritten frames that the pass read: the ring has wrapped."""
-    session, log = logged
-    expected = begun(small_bundle(), blocks=3)
+def fail_once(session):
+    """Fails a block after its first denoising step."""
     engine = session._resources.engines["denoise"]
 
     def fail(buffers, states):
@@ -176,6 +174,13 @@ def test_a_repeated_block_does_not_repeat_the_pass(logged):
     engine.after = fail
     with pytest.raises(PlantedError):
         session.generate()
+
+
+def test_a_repeated_block_does_not_repeat_the_pass(logged):
+    """The failed attempt has overwritten frames that the pass read: the ring has wrapped."""
+    session, log = logged
+    expected = begun(small_bundle(), blocks=3)
+    fail_once(session)
     assert torch.equal(session.generate(), expected.generate())
     assert log == ["kv_update", "denoise", *BLOCK]
 
@@ -184,15 +189,7 @@ def test_force_after_a_failed_block_waits_for_its_repetition(logged):
     """The pass of the forced block would attend to the failed block's noise."""
     session, _ = logged
     expected = begun(small_bundle(), blocks=3)
-    engine = session._resources.engines["denoise"]
-
-    def fail(buffers, states):
-        engine.after = lambda buffers, states: None
-        raise PlantedError
-
-    engine.after = fail
-    with pytest.raises(PlantedError):
-        session.generate()
+    fail_once(session)
     with pytest.raises(UsageError, match="VIDC-SESSION-UNFINISHED"):
         session.force(LATENT)
     for one in (session, expected):

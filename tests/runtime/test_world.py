@@ -190,12 +190,6 @@ def test_a_failed_frame_can_be_repeated():
     assert [session.step().equal(expected.step()) for _ in range(2)] == [True, True]
 
 
-def with_value(tensor, value):
-    changed = tensor.clone()
-    changed.view(-1)[0] = value
-    return changed
-
-
 @pytest.mark.parametrize(
     ("actions", "code"),
     [

@@ -27,3 +27,8 @@ def random_inputs(
         "position": torch.tensor([position]),
         "valid_length": torch.tensor([valid_length]),
     }
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Bytes of a tensor, uint8: NaN equals NaN in them, and 0 does not equal -0."""
+    return tensor.contiguous().view(torch.uint8)

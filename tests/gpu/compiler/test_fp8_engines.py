@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformer
+from gpu_engines import eager, error, loaded, played
 from modelopt_here import needs_modelopt
 from quantized import Quantized
 from safetensors import safe_open
@@ -22,25 +23,12 @@ from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.targets import Target, targets
-from vidc.compiler.validate.reference import EagerEngine
-from vidc.exporters.component import Component
-from vidc.runtime import load, manifest
+from vidc.runtime import load
 from vidc.runtime.engines import Engine
-from vidc.runtime.engines.aoti import load as load_engine
-from vidc.runtime.files import Files
 from vidc.runtime.manifest import read_manifest
-from vidc.runtime.states import Buffers, States
-from vidc.runtime.weights import Weights
 
 SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=256")
 LAYERS, STEPS = 2, 4
-CUDA = torch.device("cuda")
-
-
-@pytest.fixture(scope="module")
-def target(library, hopper) -> Target:
-    return next(t for t in targets().values() if t.compute_capability == "9.0")
 
 
 @pytest.fixture(scope="module")
@@ -63,38 +51,10 @@ def engine(target, model, attention_cubin, tmp_path_factory):
         built = backend.compile(exported, target, kernels, output)
         assert built.notes == ()
         save_file(quantized.state("bf16"), output / "transformer.safetensors")
-        entry = manifest.Engine(
-            "aoti", built.loader, built.version, precision, built.files, built.signature,
-            dict(built.options), built.requires,
-        )  # fmt: skip
-        loaded = Weights({"transformer": output / "transformer.safetensors"}, CUDA)
-        made[name, recipe] = load_engine(Files(output), entry, loaded, CUDA)
+        made[name, recipe], _ = loaded(built, precision, output)
         return made[name, recipe]
 
     return engine
-
-
-def eager(component: Component) -> EagerEngine:
-    component.module.to(CUDA)
-    return EagerEngine(component)
-
-
-def played(engine: Engine) -> dict[str, torch.Tensor]:
-    """Outputs and rings of some blocks, float32 on the CPU."""
-    states, buffers = States([engine.signature], CUDA), Buffers(engine.signature, CUDA)
-    for name, value in transformer.filled(engine.signature).items():
-        states[name].copy_(value)
-    found = {}
-    for block, given in enumerate(transformer.blocks(engine.signature, 216)):
-        buffers.set(given)
-        engine.run(buffers, states)
-        found |= {f"{s.name} {block}": buffers[s.name].clone() for s in engine.signature.outputs}
-    found |= {s.name: states[s.name] for s in engine.signature.states if s.writes}
-    return {name: value.float().cpu() for name, value in found.items()}
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
 
 
 @pytest.mark.parametrize(
@@ -104,9 +64,9 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
 def test_engines_round_as_their_recipe_says(engine, model, name, precision, recipe):
     quantized = Quantized(model, load_recipe(recipe))
-    plain = played(eager(model.component(name, "fp32")))
-    rounded = played(eager(quantized.imitated(name)))
-    found = played(engine(name, quantized, precision, recipe))
+    plain = played(eager(model.component(name, "fp32")), 216)
+    rounded = played(eager(quantized.imitated(name)), 216)
+    found = played(engine(name, quantized, precision, recipe), 216)
     for tensor, expected in rounded.items():
         # bf16 makes some values round to their neighbor in FP8; a wrong scale costs far more.
         allowed = 2e-2 + 0.5 * error(expected, plain[tensor])

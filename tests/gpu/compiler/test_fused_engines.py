@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformer
+from gpu_engines import eager, error, loaded, played
 from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
@@ -16,24 +17,17 @@ from vidc.compiler.build.build import whole
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.targets import Target, targets
-from vidc.compiler.validate.reference import EagerEngine
-from vidc.exporters.component import Component
 from vidc.exporters.export import export_component
 from vidc.plugins import engine_operators
 from vidc.plugins.errors import UnavailableError
-from vidc.runtime import load, manifest
+from vidc.runtime import load
 from vidc.runtime.engines import Engine
-from vidc.runtime.engines.aoti import load as load_engine
-from vidc.runtime.files import Files
 from vidc.runtime.manifest import read_manifest
-from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
 SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=256")
 LAYERS, STEPS = 2, 4
 BOTH = ("gelu_quantize", "qk_norm_rope_ring_write")
-CUDA = torch.device("cuda")
 
 
 @dataclass(frozen=True)
@@ -43,11 +37,6 @@ class Compiled:
     built: CompiledEngine
     loaded: Engine
     weights: Weights
-
-
-@pytest.fixture(scope="module")
-def target(library, hopper) -> Target:
-    return next(t for t in targets().values() if t.compute_capability == "9.0")
 
 
 @pytest.fixture(scope="module")
@@ -74,40 +63,10 @@ def compiled(target, model, attention_cubin, tmp_path_factory):
             built = backend.compile(exported, target, kernels, output)
         tensors = {key: value.bfloat16() for key, value in model.weights.items()}
         save_file(tensors, output / "transformer.safetensors")
-        weights = Weights({"transformer": output / "transformer.safetensors"}, CUDA)
-        entry = manifest.Engine(
-            "aoti", built.loader, built.version, "bf16", built.files, built.signature,
-            dict(built.options), built.requires,
-        )  # fmt: skip
-        made[name, fused] = Compiled(
-            built, load_engine(Files(output), entry, weights, CUDA), weights
-        )
+        made[name, fused] = Compiled(built, *loaded(built, "bf16", output))
         return made[name, fused]
 
     return compiled
-
-
-def eager(component: Component) -> EagerEngine:
-    component.module.to(CUDA)
-    return EagerEngine(component)
-
-
-def played(engine: Engine, position: int) -> dict[str, torch.Tensor]:
-    """Outputs and rings of some blocks, float32 on the CPU."""
-    states, buffers = States([engine.signature], CUDA), Buffers(engine.signature, CUDA)
-    for name, value in transformer.filled(engine.signature).items():
-        states[name].copy_(value)
-    found = {}
-    for block, given in enumerate(transformer.blocks(engine.signature, position)):
-        buffers.set(given)
-        engine.run(buffers, states)
-        found |= {f"{s.name} {block}": buffers[s.name].clone() for s in engine.signature.outputs}
-    found |= {s.name: states[s.name] for s in engine.signature.states if s.writes}
-    return {name: value.float().cpu() for name, value in found.items()}
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
 
 
 @pytest.mark.parametrize("name", transformer.COMPONENTS)

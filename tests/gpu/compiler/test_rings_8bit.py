@@ -3,18 +3,14 @@
 import pytest
 import torch
 import transformer
+from gpu_engines import CUDA, error, loaded
 from quantized import Quantized
 from safetensors.torch import save_file
 
 from vidc.compiler.backends.aoti.backend import backend
 from vidc.compiler.config.recipe import load_recipe, parse_recipe
-from vidc.compiler.config.targets import targets
 from vidc.plugins.transposed_values import stored_at
-from vidc.runtime import manifest
-from vidc.runtime.engines.aoti import load
-from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
-from vidc.runtime.weights import Weights
 
 SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=256")
 DEMO = ("model.dim=256", "model.heads=4", "stream.height=144", "stream.width=144")
@@ -22,18 +18,8 @@ DEMO = ("model.dim=256", "model.heads=4", "stream.height=144", "stream.width=144
 BLOCKS = 5
 LARGEST = 0x7E
 """Content of padding: the largest number of FP8, and nearly that of INT8."""
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ALLOWED = 0.05
 """An engine for a CPU has up to 0.029 in bf16; a wrong scale costs far more."""
-
-
-@pytest.fixture(scope="module")
-def target(library, hopper):
-    return next(t for t in targets().values() if t.compute_capability == "9.0")
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
 
 
 def attention(kind):
@@ -66,12 +52,7 @@ def test_engine_computes_what_the_modules_compute(
     exported = quantized.exported(name, "bf16", tmp_path, onnx=False)
     compiled = backend.compile(exported, target, kernels, output)
     save_file(stored, output / "transformer.safetensors")
-    entry = manifest.Engine(
-        "aoti", compiled.loader, compiled.version, "fp8", compiled.files, compiled.signature,
-        dict(compiled.options), compiled.requires,
-    )  # fmt: skip
-    weights = Weights({"transformer": output / "transformer.safetensors"}, CUDA)
-    engine = load(Files(output), entry, weights, CUDA)
+    engine, _ = loaded(compiled, "fp8", output)
 
     rings = [spec.name for spec in engine.signature.states if spec.name.startswith("ring.")]
     narrow = [spec for spec in engine.signature.states if spec.rounding is not None]

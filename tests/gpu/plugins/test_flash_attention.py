@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from captured import captured
 
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.ops.flash_attention import flash_attention_sm90, load_kernel
@@ -104,11 +105,7 @@ def test_keys_in_two_halves(load, length, batch, tokens, heads):
 def test_one_graph_serves_every_length_of_halves(load):
     query, key, value = tensors(load("bfloat16", 128), 128, tokens=4680, slots=18720, heads=12)
     length = at(18720)
-    flash_attention_sm90(query, key, value, length)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = flash_attention_sm90(query, key, value, length)
+    graph, output = captured(lambda: flash_attention_sm90(query, key, value, length))
     for valid in (1, 9360, 9361, 18720, 4680):
         length.fill_(valid)
         output.fill_(torch.nan)
@@ -149,11 +146,7 @@ def test_invalid_slots_do_not_affect_the_output(load, length):
 def test_one_graph_serves_every_length(load):
     query, key, value = tensors(load("bfloat16", 128), 128, 2)
     length = at(SLOTS)
-    flash_attention_sm90(query, key, value, length)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = flash_attention_sm90(query, key, value, length)
+    graph, output = captured(lambda: flash_attention_sm90(query, key, value, length))
     for valid in (*LENGTHS, *reversed(LENGTHS)):
         length.fill_(valid)
         output.fill_(torch.nan)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from captured import captured
 
 from vidc.plugins.ops.flash_attention import load_kernel
 from vidc.plugins.ops.padded_attention import padded_attention
@@ -92,11 +93,7 @@ def test_keys_after_the_distinct_ones_do_not_affect_the_output(load):
 
 def test_one_graph_serves_every_length(load):
     query, key, value, length = tensors(load("bfloat16", 128), 128, (SLOTS,))
-    padded_attention_sm90(query, key, value, length)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = padded_attention_sm90(query, key, value, length)
+    graph, output = captured(lambda: padded_attention_sm90(query, key, value, length))
     for distinct in (*LENGTHS, *reversed(LENGTHS)):
         length.fill_(distinct)
         output.fill_(torch.nan)

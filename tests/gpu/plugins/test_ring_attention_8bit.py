@@ -19,6 +19,7 @@ from attention_8bit.checks import (
     rounding,
 )
 from attention_8bit.emulation import emulate
+from captured import captured
 from operators import FP8, on
 from operators_8bit import attention_arguments
 from portable_attention import OF_WEIGHTS
@@ -115,11 +116,7 @@ def test_padding_of_the_demos_ring_does_not_affect_the_output(kernel, of, valid)
 def test_one_graph_serves_every_length_and_other_scales(kernel, of):
     at = problem(140, 500, 3, 64, 2, CUDA, of)
     valid = length(500)
-    attend(at, valid)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = attend(at, valid)
+    graph, found = captured(lambda: attend(at, valid))
     for slots in (1, 128, 130, 333, 500, 0, -5, 501, 2**40):
         at.scales.key_scale.mul_(0.9)
         at.query_scale.mul_(1.05)
@@ -218,11 +215,7 @@ def test_aotinductor_calls_it_in_a_captured_graph(kernel, tmp_path):
     attention_layer.same_as_eager(lambda *given: engine.boxed_run(list(given)), CUDA)
 
     given, other = attention_layer.arguments(CUDA), attention_layer.arguments(CUDA)
-    engine.boxed_run(list(given))
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = engine.boxed_run(list(given))
+    graph, results = captured(lambda: engine.boxed_run(list(given)))
     for tensor, fresh in zip(given, attention_layer.arguments(CUDA), strict=True):
         tensor.copy_(fresh)
     graph.replay()

@@ -14,11 +14,7 @@ from vidc.exporters.models import PRECISIONS
 LIMIT = 1e-5
 TIMESTEPS = (999, 751, 501, 251, 1)
 
-
-@pytest.fixture(autouse=True)
-def without_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def predicted(made, timestep, precision="fp32", bucket=0):

@@ -13,11 +13,7 @@ from vidc.exporters.parts.clip_vision.components import resized
 LIMIT = 1e-5
 IDS = torch.tensor([[6.0, 127.0, 0.02]])
 
-
-@pytest.fixture(autouse=True)
-def without_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,7 @@ from vidc.runtime.programs.clip import Clip
 
 IDS = torch.tensor([[6.0, 127.0, 0.02]])
 
-
-@pytest.fixture(autouse=True)
-def without_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture(scope="module")

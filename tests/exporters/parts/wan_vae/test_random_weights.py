@@ -47,6 +47,7 @@ def test_decoded_frames_are_lively(found):
     assert frames.diff(dim=1).abs().mean() > 0.05
 
 
+@pytest.mark.parametrize("found", [0], indirect=True)
 def test_every_cache_matters(found):
     latent, frames, caches = decode(found)
     for forgotten in range(len(caches)):
