@@ -1,11 +1,11 @@
-"""The demo's stream over the smallest networks, and a run of all stages in two steps each."""
+"""The demo's stages over the smallest networks, each with the weights that training begins with."""
 
 from pathlib import Path
 
 import pytest
 import torch
 from demo_model.networks import PRESET, Sizes
-from demo_model.stages import MINUTES, Plan, build
+from demo_model.stages import STAGES, Plan
 
 SMALL = {
     "dim": 48, "ffn_dim": 64, "heads": 2, "layers": 2, "freq_dim": 32, "text_dim": 32,
@@ -40,14 +40,24 @@ def plan() -> Plan:
 
 
 @pytest.fixture(scope="session")
-def done(sizes, plan) -> dict:
-    """Checkpoints of finished stages whose weights are those that training begins with."""
-    finished: dict = {}
-    for name in MINUTES:
+def new_stage(sizes, plan):
+    """Makes the stage of a class, after those of which checkpoints are given."""
+
+    def make(kind, done):
         torch.manual_seed(0)
-        stage = build(name, sizes, plan, "cpu", 0, finished)
-        finished[name] = {
-            "ema": {key: weight.detach() for key, weight in stage.network.named_parameters()},
-            "facts": stage.facts(), "step": 0, "seconds": 0.0, "seed": 0, "done": True,
+        return kind(sizes, plan, "cpu", 0, done)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def done(new_stage) -> dict:
+    """Checkpoints of finished stages."""
+    finished: dict = {}
+    for kind in STAGES:
+        stage = new_stage(kind, finished)
+        ema = {name: weight.detach() for name, weight in stage.network.named_parameters()}
+        finished[kind.name] = {
+            "ema": ema, "facts": stage.facts(), "step": 0, "seconds": 0.0, "seed": 0,
         }  # fmt: skip
     return finished

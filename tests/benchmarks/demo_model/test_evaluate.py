@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from demo_model.data import draw_clip
 from demo_model.evaluate import held_out, medians, psnr, rate
 from demo_model.reader import score
 from demo_model.render import render
-from demo_model.world import Clip, Scene, Thing, draw_scene, draw_switch
+from demo_model.world import Clip, Scene, Thing, draw_clip, draw_scene, draw_switch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
@@ -19,7 +18,7 @@ START = torch.arange(0, 24)
 
 
 def video_of(clip, frames=START):
-    return render([clip], frames[None], SIZE)[0][0]
+    return render(clip, frames, SIZE)[0]
 
 
 def wrong(video, clip, frames=START):
@@ -94,7 +93,7 @@ def test_held_out_clips_are_in_no_training():
     judged = [clip for switch in (None, 3) for clip in held_out(20, 0, switch)]
     assert all((clip.later or clip.scene).held_out for clip in judged)
     choose = random.Random(0)
-    clips = [draw_clip(choose, at) for at in (None, 21) for _ in range(50)]
+    clips = [draw_clip(choose, False, at) for at in (None, 21) for _ in range(50)]
     scenes = [scene for clip in clips for scene in (clip.scene, clip.later) if scene is not None]
     assert not any(thing.held_out for scene in scenes for thing in scene.things)
 
