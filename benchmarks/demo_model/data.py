@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from demo_model.networks import Sizes, new_vae
 from demo_model.render import render
 from demo_model.stream import Layout
-from demo_model.tokens import encode as tokenize
-from demo_model.world import Clip, draw_clip, first_frame
+from demo_model.world import Clip, draw_clip, first_frame, tokenize
 from vidc.runtime.programs.stream import StreamSpec
 
 

@@ -11,10 +11,9 @@ from typing import Any
 from safetensors.torch import save_file
 
 from demo_model.networks import PRESET, Sizes
-from demo_model.tokens import tokenizer
+from demo_model.world import tokenizer
 from vidc.compiler.store.digest import sha256_file
 
-MOST_BYTES = 25_000_000
 SHIPPED = PRESET.parents[1] / "demo"
 DIGESTS, PRESET_FILE = "digests.json", "preset.toml"
 FILES = {
@@ -26,11 +25,11 @@ FILES = {
 """Files of weights by the first words of their names."""
 
 
-def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> dict[str, Any]:
-    """Writes ``out`` anew from finished stages, with the preset; returns its digests' document.
+def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> None:
+    """Writes ``out`` anew from finished stages, with the preset.
 
     Raises:
-        ValueError: a value does not fit float16, or the files are too large.
+        ValueError: a value does not fit float16.
     """
     shutil.rmtree(out, ignore_errors=True)
     own = {f"{stage}.{n}": w for stage in ("vae", "tiny") for n, w in done[stage]["ema"].items()}
@@ -46,43 +45,32 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> di
     (out / "tokenizer").mkdir()
     tokenizer().save(str(out / "tokenizer/tokenizer.json"))
     shutil.copy(SHIPPED / "NOTICE.md", out)
-    files = digests(out)
-    if (total := sum(entry["bytes"] for entry in files.values())) > MOST_BYTES:
-        raise ValueError(f"{total / 1e6:.2f} MB of weights, at most {MOST_BYTES / 1e6:.0f} MB")
+    paths = [path for path in sorted(out.rglob("*")) if path.is_file()]
+    files: dict[str, dict[str, Any]] = {
+        path.relative_to(out).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": sha256_file(path),
+        }
+        for path in paths
+    }
     keys = ("step", "seconds", "seed", "facts")
     trained = {name: {key: state[key] for key in keys} for name, state in done.items()}
-    document = {"bytes": total, "files": files, "trained": trained}
+    document = {
+        "bytes": sum(f["bytes"] for f in files.values()),
+        "files": files,
+        "trained": trained,
+    }
     (out / DIGESTS).write_text(json.dumps(document, indent=1) + "\n")
     (out / PRESET_FILE).write_text(_with_statistics(preset.read_text(), trained))
-    return document
 
 
 def ship(weights: Path, out: Path, preset: Path) -> None:
-    """Replaces ``out`` by exported weights, and the latents' statistics in ``preset``.
-
-    Raises:
-        ValueError: the weights are not those of their digests, or the preset has no statistics.
-            Nothing has been changed then.
-    """
+    """Replaces ``out`` by exported weights, and the latents' statistics in ``preset``."""
     document = json.loads((weights / DIGESTS).read_text())
-    found, files = digests(weights), document["files"]
-    if wrong := [name for name in found | files if found.get(name) != files.get(name)]:
-        raise ValueError(f"{weights}: not the files of {DIGESTS}: {wrong}")
     text = _with_statistics(preset.read_text(), document["trained"])
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(weights, out, ignore=shutil.ignore_patterns(PRESET_FILE))
     preset.write_text(text)
-
-
-def digests(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns size and SHA-256 of every file of weights but the digests and the preset."""
-    return {
-        path.relative_to(folder).as_posix(): {
-            "bytes": path.stat().st_size, "sha256": sha256_file(path),
-        }
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in (DIGESTS, PRESET_FILE)
-    }  # fmt: skip
 
 
 def _with_statistics(preset: str, trained: Mapping[str, Any]) -> str:

@@ -72,12 +72,8 @@ def _offsets(centers: Tensor, size: Size, radius: Tensor) -> Tensor:
     return torch.stack(torch.broadcast_tensors(across / radius, down / radius))
 
 
-def _square(x: Tensor, y: Tensor) -> Tensor:
-    return torch.maximum(x.abs(), y.abs()) - 0.84
-
-
 def _triangle(x: Tensor, y: Tensor) -> Tensor:
-    slope = math.sqrt(3) / 2
+    slope, y = math.sqrt(3) / 2, y - 0.1
     return torch.maximum(slope * x.abs() - 0.5 * y, y) - 0.55
 
 
@@ -101,8 +97,8 @@ def _cross(x: Tensor, y: Tensor) -> Tensor:
 
 OUTLINES: dict[str, Drawing] = {
     "circle": lambda x, y: torch.hypot(x, y) - 0.95,
-    "square": _square,
-    "triangle": lambda x, y: _triangle(x, y - 0.1),
+    "square": lambda x, y: torch.maximum(x.abs(), y.abs()) - 0.84,
+    "triangle": _triangle,
     "star": _star,
     "cross": _cross,
     "ring": lambda x, y: (torch.hypot(x, y) - 0.72).abs() - 0.27,

@@ -20,8 +20,7 @@ from demo_model.graphs import Function, Replayed
 from demo_model.networks import Sizes, new_text_encoder, new_transformer, new_vae
 from demo_model.render import render
 from demo_model.stream import Streams
-from demo_model.tokens import PAD_ID
-from demo_model.world import draw_clip
+from demo_model.world import PAD_ID, draw_clip
 from vidc.compiler.validate.metrics import psnr
 from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
 
@@ -30,8 +29,7 @@ from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
 class Plan:
     """Batch sizes and numbers of clips, for one H100; lower ones make a trial on a CPU."""
 
-    vae_clips: int = 12  # Of 17 frames; in the first half of the time, 36 clips of 5.
-    tiny_clips: int = 12
+    vae_clips: int = 12  # Of 17 frames; in the first half of the VAE's time, 36 clips of 5.
     clips: int = 16  # Clips of a batch.
     first_blocks: int = 96  # Clips of one block, the stream's first.
     blocks: int = 9  # Of a clip.
@@ -165,7 +163,7 @@ class TinyStage(Stage):
         return Taehv(self.sizes.config.taehv)
 
     def loss(self, step: int, progress: float) -> dict[str, Tensor]:
-        frames = self.video(self.chance(step), self.plan.tiny_clips, 5)
+        frames = self.video(self.chance(step), self.plan.vae_clips, 5)
         with autocast(self.device):
             latents, asked = self._taught(frames)
             noise = torch.randn(latents.shape, generator=self.draws(step), device=self.device)
@@ -198,7 +196,7 @@ class TinyStage(Stage):
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
         """PSNR in dB against the VAE's own decoding."""
-        frames = self.video(self.chance(0, "measure"), self.plan.tiny_clips, 5)
+        frames = self.video(self.chance(0, "measure"), self.plan.vae_clips, 5)
         latents, asked = self._taught(frames)
         return {"psnr": psnr(self.decode(latents).clamp(-1, 1), asked, peak=2)}
 

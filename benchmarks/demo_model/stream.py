@@ -39,8 +39,7 @@ class Layout:
 class Segment:
     """One block of the sequence."""
 
-    block: int  # Absolute index in the stream.
-    index: int  # Index in the clip.
+    index: int  # Of the block in the clip.
     prompt: int  # 0 before the switch, 1 after.
     reads: tuple[int, ...]  # Indices of the segments it attends to, itself included.
     noisy: bool
@@ -63,16 +62,13 @@ def segments(layout: Layout, spec: StreamSpec) -> list[Segment]:
             count = spec.recached(block * spec.block) // spec.block
             again = [each for each in ring if each >= block - count]
             ring |= {each: len(made) + at for at, each in enumerate(again)}
-            places = [layout.positions.index(each) for each in again]
-            made += [
-                Segment(each, at, prompt, tuple(ring.values()), noisy=False)
-                for each, at in zip(again, places, strict=True)
-            ]
+            reads = tuple(ring.values())
+            made += [Segment(layout.positions.index(b), prompt, reads, noisy=False) for b in again]
         ring = {each: ring[each] for each in in_ring(block, spec) if each in ring}
         if index >= layout.known:
-            made.append(Segment(block, index, prompt, (*ring.values(), len(made)), noisy=True))
+            made.append(Segment(index, prompt, (*ring.values(), len(made)), noisy=True))
         if index + 1 < len(layout.positions):  # Nothing reads the last block.
-            made.append(Segment(block, index, prompt, (*ring.values(), len(made)), noisy=False))
+            made.append(Segment(index, prompt, (*ring.values(), len(made)), noisy=False))
             ring[block] = len(made) - 1
     return made
 
@@ -86,7 +82,8 @@ class Streams:
         rope, tokens = Rope(spec, device), spec.block * spec.frame_tokens
         self.angles = torch.empty(len(self.segments), 2, tokens, spec.head_dim // 2).to(device)
         for each, (cos, sin) in zip(self.segments, self.angles, strict=True):
-            rope.fill(cos, sin, torch.tensor([each.block * spec.block], device=device))
+            first = layout.positions[each.index] * spec.block
+            rope.fill(cos, sin, torch.tensor([first], device=device))
         noisy = [at for at, each in enumerate(self.segments) if each.noisy]
         self._noisy = torch.tensor(noisy, device=device)
 
@@ -106,10 +103,8 @@ class Streams:
         latents = [next(blocks) if s.noisy else history[:, s.index] for s in self.segments]
         every = levels.new_full((len(levels), len(latents)), self._clean)
         every = every.index_copy(1, self._noisy, levels)
-        x, time = Pass(model, self, embeds)(range(len(latents)), torch.stack(latents, 1), every)
-        x, time = (each.index_select(1, self._noisy).flatten(1, 2) for each in (x, time))
-        flows: Tensor = model.head(x, time, self.spec.grid[0]).unflatten(1, (-1, self.spec.block))
-        return flows
+        found = Pass(model, self, embeds)(range(len(latents)), torch.stack(latents, 1), every)
+        return found.index_select(1, self._noisy)
 
     @torch.no_grad()
     def generate(
@@ -146,20 +141,19 @@ class Pass:
         self._known: list[dict[int, Tensor]] = [{} for _ in model.layers]
         """Keys and values of segments by layer, ``[2, B, T, H, D]``."""
 
-    def __call__(
-        self, group: Sequence[int], latents: Tensor, levels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Tokens ``[B, G, T, dim]`` and time embeddings ``[B, G, F, dim]`` after all layers.
-
-        From G segments' latents ``[B, G, F, C, h, w]`` and shares of noise ``[B, G]``.
-        """
+    def __call__(self, group: Sequence[int], latents: Tensor, levels: Tensor) -> Tensor:
+        """Flows of G segments' latents ``[B, G, F, C, h, w]`` with shares of noise ``[B, G]``."""
+        model = self._model
         times = (1000 * levels).repeat_interleave(latents.shape[2], 1)
-        time, modulation = self._model.condition_embedder.time(times, self._model.dtype)
+        time, modulation = model.condition_embedder.time(times, model.dtype)
         rope = torch.cat([self._streams.angles[at] for at in group], 1)
-        x = self._model.patchify(latents.flatten(1, 2))
+        x = model.patchify(latents.flatten(1, 2))
         for layer in range(len(self._known)):
             x = self._layer(layer, x, modulation, rope, group)
-        return x.unflatten(1, (len(group), -1)), time.unflatten(1, (len(group), -1))
+        flows: Tensor = model.head(x, time, self._streams.spec.grid[0]).unflatten(
+            1, (len(group), -1)
+        )
+        return flows
 
     def sample(self, segment: int, noise: Tensor, sigmas: Sequence[float]) -> Tensor:
         """Samples a segment's block from noise ``[steps, B, F, C, h, w]``."""
@@ -167,9 +161,8 @@ class Pass:
         for step, sigma in enumerate(sigmas):
             if step:
                 latent = torch.lerp(latent, noise[step], sigma)
-            x, time = self([segment], latent[:, None], latent.new_full((len(latent), 1), sigma))
-            flow = self._model.head(x[:, 0], time[:, 0], self._streams.spec.grid[0])
-            latent = latent - sigma * flow
+            flow = self([segment], latent[:, None], latent.new_full((len(latent), 1), sigma))
+            latent = latent - sigma * flow[:, 0]
         return latent
 
     def _layer(

@@ -1,4 +1,4 @@
-"""Captions, the scenes they name, and where every object is in every frame.
+"""Captions with their tokens, the scenes they name, and where every object is in every frame.
 
 A caption decides its video: place, motion and light are functions of caption and frame. Lengths are
 in units of the picture (0..1 from left to right and from top to bottom), times in video frames.
@@ -9,9 +9,11 @@ whole number of blocks, so the positions at which blocks begin form a finite set
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
 COLORS = {
@@ -36,6 +38,9 @@ PLACES = {
 """Column and row of three; without a place an object begins in the middle."""
 GROUNDS = ("", "grass", "sand", "brick", "wood", "cloth")
 LIGHTS = ("", "at dusk", "in pulsing light", "in sweeping light")
+PAD_ID, END_ID, UNKNOWN = 0, 1, "<unk>"
+LENGTH = 32
+"""Tokens of every caption; the longest one has 29 with its end."""
 
 BLOCK = 12
 """Video frames of every block but the first, which has three fewer."""
@@ -191,3 +196,31 @@ def _path(thing: Thing, start: Tensor, elapsed: Tensor) -> Tensor:
     width = HIGHEST - LOWEST
     unfolded = (start - LOWEST + 2 * width * cycles).remainder(2 * width)
     return LOWEST + torch.minimum(unfolded, 2 * width - unfolded)
+
+
+def vocabulary() -> list[str]:
+    """Every token, in the order of their ids."""
+    things = (COLORS, SHAPES, RADII, DIRECTIONS, MANNERS, PERIODS, PLACES)
+    words = {
+        word for table in (*things, GROUNDS, LIGHTS) for entry in table for word in entry.split()
+    }
+    return ["<pad>", "</s>", UNKNOWN, *sorted(words | {"a", "and", "from", "over"})]
+
+
+def tokenizer() -> Tokenizer:
+    """Returns the tokenizer, as vidc's runtime reads it: one token a word, and the text's end."""
+    ids = {word: index for index, word in enumerate(vocabulary())}
+    made = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", END_ID)]
+    )
+    return made
+
+
+def tokenize(captions: Sequence[str]) -> Tensor:
+    """Captions to tokens, int64 ``[len(captions), LENGTH]``."""
+    made = tokenizer()
+    made.enable_padding(length=LENGTH, pad_id=PAD_ID, pad_token="<pad>")
+    return torch.tensor([encoded.ids for encoded in made.encode_batch(list(captions))])

@@ -1,5 +1,6 @@
 """The demo's stages over the smallest networks, each with the weights that training begins with."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,10 @@ SMALL = {
 @pytest.fixture(scope="session")
 def preset(tmp_path_factory) -> Path:
     """The demo's preset with smaller numbers."""
-    lines = []
-    for line in PRESET.read_text().splitlines():
-        key = line.split(" = ")[0]
-        lines.append(f"{key} = {SMALL[key]}" if key in SMALL else line)
-    path = tmp_path_factory.mktemp("preset") / "small.toml"
-    path.write_text("\n".join(lines) + "\n")
+    text, path = PRESET.read_text(), tmp_path_factory.mktemp("preset") / "small.toml"
+    for key, value in SMALL.items():
+        text = re.sub(rf"^{key} = .*", f"{key} = {value}", text, flags=re.M)
+    path.write_text(text)
     return path
 
 
@@ -34,7 +33,7 @@ def sizes(preset) -> Sizes:
 @pytest.fixture(scope="session")
 def plan() -> Plan:
     return Plan(
-        vae_clips=1, tiny_clips=1, clips=2, first_blocks=3, blocks=5, farthest=12, shelves=2,
+        vae_clips=1, clips=2, first_blocks=3, blocks=5, farthest=12, shelves=2,
         shelf_clips=2, shelf_first_blocks=4, shelf_steps=2, measured=1,
     )  # fmt: skip
 

@@ -30,19 +30,14 @@ def test_a_resumed_run_is_an_unbroken_one_bit_for_bit(kind, new_stage, done, tmp
         assert torch.equal(value, second["ema"][name]), name
 
 
-def test_a_stage_ends_by_the_clock(new_stage, done, tmp_path):
-    training = Training(new_stage(TinyStage, done), tmp_path)
+def test_a_stage_ends_by_the_clock_and_its_rate_with_it(new_stage, done, tmp_path):
     begin = time.monotonic()
-    assert training.run(0.01, None, math.inf)
+    assert Training(new_stage(TinyStage, done), tmp_path).run(0.01, None, math.inf)
     assert 0.6 < time.monotonic() - begin < 30
-
-
-def test_the_learning_rate_follows_the_share_of_time():
     rates = [learning_rate(1e-3, progress / 100) for progress in range(101)]
-    assert rates[0] < 1e-4
     assert max(rates) == rates[50] == 1e-3
     assert rates[60:] == sorted(rates[60:], reverse=True)
-    assert rates[100] == 0
+    assert (rates[0] < 1e-4, rates[100]) == (True, 0)
 
 
 def test_muon_changes_a_convolution_in_place():
@@ -52,14 +47,6 @@ def test_muon_changes_a_convolution_in_place():
     Optimizer(network).step(1e-2)
     for name, weight in network.named_parameters():
         assert not torch.equal(weight, before[name]), name
-
-
-def test_a_row_of_steps_without_a_gradient_ends_the_run(new_stage, done, tmp_path):
-    stage = new_stage(TinyStage, done)
-    weight = next(iter(stage.network.parameters()))
-    stage.loss = lambda step, progress: {"loss": (weight * torch.nan).sum()}
-    with pytest.raises(FloatingPointError, match="tiny: no finite gradient from 0 on"):
-        Training(stage, tmp_path).run(1, 20, math.inf)
 
 
 def test_the_tiny_stage_trains_what_vidc_runs(new_stage, sizes, done):
@@ -82,16 +69,15 @@ def test_the_tiny_stage_trains_what_vidc_runs(new_stage, sizes, done):
 
 
 def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_path):
-    document = export(done, sizes, preset, tmp_path / "weights")
-    assert document == json.loads((tmp_path / "weights/digests.json").read_text())
-    assert len(document["files"]) == 7
-    for name, entry in document["files"].items():
-        data = (tmp_path / "weights" / name).read_bytes()
-        assert hashlib.sha256(data).hexdigest() == entry["sha256"]
+    export(done, sizes, preset, tmp_path)
+    files = json.loads((tmp_path / "digests.json").read_text())["files"]
+    assert len(files) == 7
+    for name, entry in files.items():
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == entry["sha256"]
     for part, stage in (("vae", "vae"), ("taehv", "tiny")):
-        found = load_file(tmp_path / f"weights/{part}/diffusion_pytorch_model.safetensors")
+        found = load_file(tmp_path / part / "diffusion_pytorch_model.safetensors")
         assert found.keys() == done[stage]["ema"].keys()
         assert all(torch.equal(found[n], w.half()) for n, w in done[stage]["ema"].items())
     broken = {**done, "tiny": {**done["tiny"], "ema": {"x": torch.tensor([1e6])}}}
     with pytest.raises(ValueError, match=r"tiny\.x has values"):
-        export(broken, sizes, preset, tmp_path / "other")
+        export(broken, sizes, preset, tmp_path)
