@@ -122,9 +122,9 @@ class Rollouts:
 
     def changing(self, size: tuple[int, int]) -> list[Tensor]:
         """Returns the pixels ``[H, W]`` that change in each clip as the renderer draws it."""
-        frames = torch.arange(first_frame(self.scenario.blocks))[None]
+        frames = torch.arange(first_frame(self.scenario.blocks))
         device = self.noise.device
-        return [changing(render([clip], frames, size, device)[0][0]).cpu() for clip in self.clips]
+        return [changing(render(clip, frames, size, device)[0]).cpu() for clip in self.clips]
 
 
 def decibels(frames: Blocks, reference: Blocks, areas: Sequence[Tensor]) -> dict[str, Any]:

@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from demo_model.export import export, ship
-from demo_model.loop import Budget, load, train
+from demo_model.loop import Training, load
 from demo_model.networks import PRESET, Sizes
-from demo_model.stages import MINUTES, RATES, Plan, build
+from demo_model.stages import STAGES, Plan
 
 SAVING = 15.0
 """Seconds of a run that are left for its last checkpoint."""
 
 
-def run(options: argparse.Namespace) -> bool:
+def train(options: argparse.Namespace) -> bool:
     """Trains for the time given; returns True once all stages are over."""
     deadline = time.monotonic() + 60 * options.minutes - SAVING
     torch.set_float32_matmul_precision("high")
@@ -35,29 +35,20 @@ def run(options: argparse.Namespace) -> bool:
     settings = dict(each.split("=") for each in options.set)
     plan = Plan(**{name: type(getattr(Plan, name))(v) for name, v in settings.items()})
     done: dict[str, Any] = {}
-    for name, minutes in MINUTES.items():
-        path = folder / f"{name}.pt"
-        state = load(path) if path.exists() else {}
-        if not state.get("done"):
+    for kind in STAGES:
+        path = folder / f"{kind.name}.pt"
+        if not (path.exists() and load(path).get("done")):
             if time.monotonic() >= deadline:
                 return False
             torch.manual_seed(options.seed)
-            stage = build(name, sizes, plan, options.device, options.seed, done)
-            budget = Budget(minutes * options.scale, options.steps)
-            if not train(stage, RATES[name], budget, folder, deadline):
+            stage = kind(sizes, plan, options.device, options.seed, done)
+            minutes = stage.minutes * options.scale
+            if not Training(stage, folder).run(minutes, options.steps, deadline):
                 return False
-            state = load(path)
-        done[name] = {key: value for key, value in state.items() if key != "optimizer"}
-        print(f"{name}: {state['step']} steps, {state['seconds']:.0f} s, {state['facts']}")
-    show(export(done, sizes, options.preset, folder / "weights"))
+        state = done[kind.name] = load(path)
+        print(f"{kind.name}: {state['step']} steps, {state['seconds']:.0f} s, {state['facts']}")
+    export(done, sizes, options.preset, folder / "weights")
     return True
-
-
-def show(document: dict[str, Any]) -> None:
-    """Prints the files of weights."""
-    for file, entry in document["files"].items():
-        print(f"{entry['bytes'] / 1e6:8.3f} MB  {entry['sha256'][:16]}  {file}")
-    print(f"{document['bytes'] / 1e6:8.3f} MB in all")
 
 
 def main() -> None:
@@ -74,9 +65,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     if options.command == "ship":
-        show(ship(options.dir / "weights", PRESET.parents[1] / "demo", options.preset))
-        return
-    print("all stages are over" if run(options) else "stopped: run the same command again")
+        ship(options.dir / "weights", PRESET.parents[1] / "demo", options.preset)
+    else:
+        print("all stages are over" if train(options) else "stopped: run the same command again")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Clips to train on, rendered and encoded while training runs, from seeds alone."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from demo_model.networks import Sizes
+from demo_model.networks import Sizes, new_vae
 from demo_model.render import render
-from demo_model.tokens import encode as tokenize
-from demo_model.world import Clip, draw_scene, draw_switch, first_frame
+from demo_model.stream import Layout
+from demo_model.world import Clip, draw_clip, first_frame, tokenize
+from vidc.runtime.programs.stream import StreamSpec
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,14 @@ class Codec:
     vae: nn.Module
     mean: Tensor
     std: Tensor
+
+    @classmethod
+    def trained(cls, sizes: Sizes, checkpoint: Mapping[str, Any], device: torch.device) -> "Codec":
+        """The VAE of its stage's last checkpoint."""
+        vae = new_vae(sizes)
+        vae.load_state_dict(checkpoint["ema"])
+        facts = torch.tensor([checkpoint["facts"][key] for key in ("mean", "std")], device=device)
+        return cls(vae.to(device).eval().requires_grad_(False), *facts[..., None, None])
 
     def encode(self, frames: Tensor) -> Tensor:
         """Frames ``[B, 3, 4F - 3, H, W]`` to normalized latents ``[B, F, C, h, w]``."""
@@ -52,90 +61,70 @@ def _streamed(network: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([network(c, feat_cache=memory, feat_idx=[0]) for c in chunks], 2)
 
 
-def statistics(latents: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel of latents ``[B, C, F, h, w]``.
+def autocast(device: torch.device) -> torch.autocast:
+    """Computes in bfloat16 on a GPU."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
-    A channel that carries nothing is not blown up to unit variance.
+
+def draw_layout(choose: random.Random, blocks: int, farthest: int) -> Layout:
+    """A random layout of clips of so many blocks.
+
+    Half of the layouts begin with the stream; the others are its first block and a stretch that
+    ends at a block below ``farthest``, drawn evenly in the logarithm. Three in five switch.
     """
-    flat = latents.transpose(0, 1).flatten(1)
-    std = flat.std(1)
-    return flat.mean(1), std.clamp_min(0.1 * float(std.max()))
-
-
-def draw_clip(choose: random.Random, at: int | None = None) -> Clip:
-    """A clip for training, with a prompt switch at frame ``at`` if it is given."""
-    scene = draw_scene(choose, held_out=False)
-    if at is None:
-        return Clip(scene)
-    return Clip(scene, draw_switch(scene, choose, held_out=False), at)
+    positions, known = tuple(range(blocks)), 0
+    if blocks > 3 and choose.random() < 0.5:
+        end = round(blocks * (farthest / blocks) ** choose.random())
+        positions, known = (0, *range(end - blocks + 1, end)), 3
+    if choose.random() < 0.6 and blocks > 1:
+        return Layout(positions, known, choose.randrange(max(1, known), blocks))
+    return Layout(positions, known)
 
 
 @dataclass(frozen=True)
 class Shelf:
     """Encoded clips of one layout."""
 
+    layout: Layout
     latents: Tensor  # Normalized, [N, blocks, F, C, h, w].
     shown: Tensor  # Largest share that objects cover in each latent, [N, blocks, F, h, w].
     tokens: Tensor  # Before and after the switch, int64 [N, prompts, L].
-    known: int  # Blocks that are given; the others are to be generated.
-    positions: tuple[int, ...]  # Absolute blocks.
-    switch: int | None  # Index of the first block under the second prompt.
 
-    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Latents, shares of objects and tokens of ``size`` different clips, or of all."""
-        rows = torch.randperm(len(self.latents), generator=draw, device=draw.device)[:size]
-        return self.latents[rows].float(), self.shown[rows], self.tokens[rows]
-
-
-def draw_shelf(
-    sizes: Sizes, codec: Codec, choose: random.Random, count: int, blocks: int, farthest: int
-) -> Shelf:
-    """Renders and encodes ``count`` clips of one random layout.
-
-    Half of the layouts begin with the stream; the others are its first block and a stretch that
-    ends at a block below ``farthest``, drawn evenly in the logarithm. Three in five switch.
-    """
-    positions, known = tuple(range(blocks)), 0
-    if blocks > 3 and choose.random() < 0.5 and farthest > blocks:
-        end = round(blocks * (farthest / blocks) ** choose.random())
-        positions, known = (0, *range(end - blocks + 1, end)), min(3, blocks - 1)
-    switch = (
-        choose.randrange(max(1, known), blocks) if choose.random() < 0.6 and blocks > 1 else None
-    )
-    at = None if switch is None else first_frame(positions[switch])
-    clips = [draw_clip(choose, at) for _ in range(count)]
-    parts = [encoded(sizes, codec, clips, 0, blocks if not known else 1)]
-    if known:
-        parts.append(encoded(sizes, codec, clips, positions[1], blocks - 1))
-    latents, shown = (torch.cat(part, 1) for part in zip(*parts, strict=True))
-    scenes = [[clip.scene] if clip.later is None else [clip.scene, clip.later] for clip in clips]
-    tokens = torch.stack([tokenize([scene.caption for scene in both]) for both in scenes])
-    return Shelf(latents, shown, tokens.to(latents.device), known, positions, switch)
+    @classmethod
+    def drawn(
+        cls, choose: random.Random, count: int, layout: Layout, codec: Codec, spec: StreamSpec
+    ) -> "Shelf":
+        """Renders and encodes random clips."""
+        blocks, switch = layout.positions, layout.switch
+        at = None if switch is None else first_frame(blocks[switch])
+        clips = [draw_clip(choose, False, at) for _ in range(count)]
+        # A stretch that begins later is encoded from one block before, which is dropped.
+        stretches = [blocks[:1], blocks[1:]] if layout.known else [blocks]
+        parts = [encoded(codec, clips, each[0], len(each), spec) for each in stretches]
+        latents, shown = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+        frames = (0,) if at is None else (0, at)
+        captions = [[clip.shown(frame).caption for clip in clips] for frame in frames]
+        tokens = torch.stack([tokenize(each) for each in captions], 1)
+        return cls(layout, latents, shown, tokens.to(latents.device))
 
 
 @torch.no_grad()
 def encoded(
-    sizes: Sizes, codec: Codec, clips: Sequence[Clip], first: int, blocks: int
+    codec: Codec, clips: Sequence[Clip], first: int, blocks: int, spec: StreamSpec
 ) -> tuple[Tensor, Tensor]:
-    """Latents and shares of objects of consecutive blocks of clips, as in a ``Shelf``.
-
-    A stretch that begins later is encoded from one block before, which is dropped.
-    """
-    stream, device = sizes.stream, codec.mean.device
-    begin = stream.block * max(0, first - 1)
-    skip = stream.block if first else 0
-    count = skip + stream.block * blocks
-    frames = 4 * begin + torch.arange(4 * count - 3)
+    """Latents and shares of objects of consecutive blocks of clips, as in a ``Shelf``."""
+    device, skip = codec.mean.device, spec.block if first else 0
+    count = skip + spec.block * blocks
+    frames = 4 * (spec.block * first - skip) + torch.arange(4 * count - 3)
     latents, shown = [], []
     at_once = max(1, 840 // len(frames))  # Clips, by the memory that their frames take.
     for at in range(0, len(clips), at_once):
-        some = clips[at : at + at_once]
-        video, mask = render(some, frames.expand(len(some), -1), sizes.stream.video, device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        drawn = [render(clip, frames, spec.video, device) for clip in clips[at : at + at_once]]
+        video, mask = (torch.stack(each) for each in zip(*drawn, strict=True))
+        with autocast(device):
             latents.append(codec.encode(video)[:, skip:])
         # A latent frame stands for four video frames; the first one of a stream for one.
         mask = torch.cat([mask[:, :1].expand(-1, 3, -1, -1), mask], 1)
-        mask = F.max_pool3d(mask[:, None], (4, 8, 8))[:, 0]
-        shown.append(mask[:, skip:])
-    shape = (blocks, stream.block)
+        shown.append(F.max_pool3d(mask[:, None], (4, 8, 8))[:, 0, skip:])
+    shape = (blocks, spec.block)
     return torch.cat(latents).unflatten(1, shape), torch.cat(shown).unflatten(1, shape)

@@ -24,7 +24,7 @@ from torch import Tensor
 from demo_model.networks import PRESET, Sizes
 from demo_model.reader import score
 from demo_model.render import render
-from demo_model.world import Clip, draw_scene, draw_switch, first_frame
+from demo_model.world import Clip, draw_clip, first_frame
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.program import program_spec
@@ -44,28 +44,24 @@ TARGETS = {
 }  # fmt: skip
 LATE = 5
 """Blocks that a long run is read from."""
+Judged = list[tuple[list[dict[str, bool]], dict[str, float]]]
+"""The scores of each clip's objects, and its PSNR against the renderer."""
 
 
 def held_out(count: int, seed: int, switch: int | None = None) -> list[Clip]:
     """Held-out clips; with a prompt switch before block ``switch``, the later scene is held out."""
-    clips: list[Clip] = []
     choose = random.Random(f"evaluation {seed} {switch}")
-    while len(clips) < count:
-        scene = draw_scene(choose, held_out=True if switch is None else None)
-        try:
-            later = None if switch is None else draw_switch(scene, choose, held_out=True)
-        except ValueError:
-            continue
-        clips.append(Clip(scene, later, first_frame(switch or 0)))
-    return clips
+    at = None if switch is None else first_frame(switch)
+    return [draw_clip(choose, True, at) for _ in range(count)]
 
 
 def videos(
-    bundle: Bundle, clips: Sequence[Clip], blocks: range, switch: int | None, seed: int
-) -> Iterator[Tensor]:
+    bundle: Bundle, clips: Sequence[Clip], blocks: range, switch: int | None = None,
+    decoder: str | None = None, seed: int = 0,
+) -> Iterator[Tensor]:  # fmt: skip
     """Frames of the wanted blocks of each clip, float32 ``[3, T, H, W]`` in -1..1 on the CPU."""
     batch = bundle.spec.batch
-    with bundle.session() as session:
+    with bundle.session(decoder=decoder) as session:
         for at in range(0, len(clips), batch):
             rows = [clips[min(row, len(clips) - 1)] for row in range(at, at + batch)]
             session.reset(seed + at)
@@ -102,47 +98,9 @@ def rate(hits: Sequence[bool]) -> dict[str, float]:
     return {"n": n, "rate": share, "low": (middle - half) / scale, "high": (middle + half) / scale}
 
 
-def judge(
-    bundle: Bundle, clips: Sequence[Clip], blocks: range, switch: int | None = None, seed: int = 0
-) -> tuple[list[list[dict[str, bool]]], list[dict[str, float]]]:
-    """Scores of every clip's objects in the wanted blocks, and PSNR against the renderer."""
-    frames = torch.arange(first_frame(blocks.start), first_frame(blocks.stop))
-    scores, found = [], []
-    for clip, made in zip(clips, videos(bundle, clips, blocks, switch, seed), strict=True):
-        asked, _ = render([clip], frames[None], (made.shape[-2], made.shape[-1]))
-        scores.append(score(made, clip, frames))
-        found.append(psnr(made, asked[0]))
-    return scores, found
-
-
 def medians(found: Sequence[dict[str, float]]) -> dict[str, Any]:
     """Medians of values by name, with vidc's bootstrap intervals."""
     return {name: asdict(Summary.of([each[name] for each in found])) for name in found[0]}
-
-
-def evaluate(
-    bundle: Bundle, counts: dict[str, int], seed: int = 0, late: int = 100
-) -> dict[str, Any]:
-    """All figures by name; ``counts`` has the clips for ``prompts``, ``switch`` and ``long``."""
-    scores, decibels = judge(bundle, held_out(counts["prompts"], seed), range(3), seed=seed)
-    found: dict[str, Any] = {"psnr": medians(decibels)}
-    found |= {name: rate(each) for name, each in hits_of(scores).items()}
-    scores, decibels = [], []
-    for index, switch in enumerate((2, 3, 4, 5, 6)):
-        if count := len(range(index, counts["switch"], 5)):
-            clips = held_out(count, seed, switch)
-            # The second block of the new prompt must be right.
-            more, parts = judge(bundle, clips, range(switch + 1, switch + 2), switch, seed)
-            scores += more
-            decibels += parts
-    found["switch"] = {**rate([_right(each) for each in scores]), "psnr": medians(decibels)}
-    clips = held_out(counts["long"], seed + 1)
-    scores, decibels = judge(bundle, clips, range(max(0, late - LATE), late), seed=seed)
-    found["long"] = {**rate([_right(each) for each in scores]), "psnr": medians(decibels)}
-    found["missed"] = [
-        name for name, least in TARGETS.items() if found.get(name, {"rate": 0})["rate"] < least
-    ]
-    return found
 
 
 def hits_of(scores: Sequence[list[dict[str, bool]]]) -> dict[str, list[bool]]:
@@ -157,6 +115,40 @@ def hits_of(scores: Sequence[list[dict[str, bool]]]) -> dict[str, list[bool]]:
 
 def _right(things: Sequence[dict[str, bool]]) -> bool:
     return all(all(thing.values()) for thing in things)
+
+
+def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
+    """All figures by name, for the options of the command line."""
+
+    def judged(clips: Sequence[Clip], blocks: range, switch: int | None = None) -> Judged:
+        frames = torch.arange(first_frame(blocks.start), first_frame(blocks.stop))
+        made = videos(bundle, clips, blocks, switch, options.decoder, options.seed)
+        asked = (render(clip, frames, bundle.spec.video)[0] for clip in clips)
+        return [
+            (score(own, clip, frames), psnr(own, right))
+            for clip, own, right in zip(clips, made, asked, strict=True)
+        ]
+
+    seed, late = options.seed, options.late
+    prompts = judged(held_out(options.prompts, seed), range(3))
+    # The second block of a new prompt must be right.
+    switched = [
+        row
+        for index, at in enumerate((2, 3, 4, 5, 6))
+        for row in judged(
+            held_out(len(range(index, options.switch, 5)), seed, at), range(at + 1, at + 2), at
+        )
+    ]
+    ends = judged(held_out(options.long, seed + 1), range(max(0, late - LATE), late))
+    hits = hits_of([things for things, _ in prompts])
+    found: dict[str, Any] = {"psnr": medians([decibels for _, decibels in prompts])}
+    found |= {name: rate(each) for name, each in hits.items()}
+    for name, rows in (("switch", switched), ("long", ends)):
+        rights = rate([_right(things) for things, _ in rows])
+        found[name] = {**rights, "psnr": medians([decibels for _, decibels in rows])}
+    rates = {name: found[name]["rate"] for name in TARGETS if name in found}
+    found["missed"] = [name for name, least in TARGETS.items() if rates.get(name, 0) < least]
+    return found
 
 
 def eager_bundle(weights: Path, batch: int, device: str) -> Bundle:
@@ -179,12 +171,6 @@ def eager_bundle(weights: Path, batch: int, device: str) -> Bundle:
     return Bundle(CausalVideo, Resources(program_spec(model), engines, where, runners, text))
 
 
-def with_decoder(bundle: Bundle, name: str | None) -> Bundle:
-    """The bundle with one decoder for its sessions, by default the first."""
-    spec = bundle.spec.with_decoder(name)
-    return Bundle(bundle.program, replace(bundle.resources, spec=spec))
-
-
 def main() -> None:
     """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -203,9 +189,7 @@ def main() -> None:
             bundle = eager_bundle(options.path, options.batch, options.device)
         else:
             bundle = load(options.path)
-        found = evaluate(
-            with_decoder(bundle, options.decoder), vars(options), options.seed, options.late
-        )
+        found = evaluate(bundle, options)
     print(json.dumps(found, indent=1))
     sys.exit(bool(found["missed"]))
 

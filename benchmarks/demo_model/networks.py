@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from demo_model.tokens import END_ID, LENGTH, PAD_ID, vocabulary
+from demo_model.world import END_ID, LENGTH, PAD_ID, vocabulary
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.program import program_spec
 from vidc.exporters.families.causal_video import CausalVideo
@@ -32,28 +32,21 @@ class Sizes:
     """Sizes of the model: those of the preset and of its text encoder."""
 
     config: CausalVideo
+    text: TextEncoderConfig
     stream: StreamSpec
 
     @classmethod
     def read(cls, preset: Path = PRESET) -> "Sizes":
-        """Reads a preset, in which captions must fit and sink and window be whole blocks."""
+        """Reads a preset, whose sink and window must be whole blocks."""
         config = load_preset(str(preset)).model
         assert isinstance(config, CausalVideo)
-        stream, width = config.stream, config.transformer.text_dim
-        assert (config.transformer.text_len, stream.sink) == (LENGTH, stream.block)
-        assert stream.window % stream.block == 0
+        width = config.transformer.text_dim
         text = TextEncoderConfig(
             vocab_size=len(vocabulary()), d_model=width, d_kv=min(32, width // 2), d_ff=2 * width,
             num_layers=3, num_heads=max(2, width // 32), pad_token_id=PAD_ID, eos_token_id=END_ID,
         )  # fmt: skip
         config = replace(config, text_encoder=text)
-        return cls(config, program_spec(config))
-
-    @property
-    def text(self) -> TextEncoderConfig:
-        """Sizes of the text encoder."""
-        assert self.config.text_encoder is not None
-        return self.config.text_encoder
+        return cls(config, text, program_spec(config))
 
 
 def new_transformer(sizes: Sizes) -> CausalWan:

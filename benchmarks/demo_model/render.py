@@ -1,108 +1,79 @@
-"""The reference video of any caption in any frames: anti-aliased signed distance functions.
-
-Everything runs on the device that is named, many clips at a time.
-"""
+"""The reference video of any caption in any frames: anti-aliased signed distance functions."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from demo_model.world import BLOCK, COLORS, GROUNDS, LIGHTS, RADII, Clip, positions
+from demo_model.world import BLOCK, COLORS, RADII, Clip, positions
 
 _SHADOW, _SHADE = (0.035, 0.045), 0.4
 """Offset of an object's shadow, and the share of light that it takes."""
 _PULSE, _SWEEP = 4 * BLOCK, 8 * BLOCK
 """Periods of lights, in frames."""
+Size = tuple[int, int]
+"""Height and width in pixels."""
 Drawing = Callable[[Tensor, Tensor], Tensor]
 """A function of x and y: distances to an outline, or the colors of a ground ``[3, H, W]``."""
 
 
 def render(
-    clips: Sequence[Clip], frames: Tensor, size: tuple[int, int], device: torch.device | str = "cpu"
+    clip: Clip, frames: Tensor, size: Size, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Draws frames int64 ``[B, T]`` (on the CPU) of B clips in height and width ``size``.
+    """Draws frames int64 ``[T]`` (on the CPU) of a clip.
 
-    Returns videos, float32 ``[B, 3, T, H, W]`` in -1..1, and the share of each pixel that objects
-    cover, ``[B, T, H, W]``.
+    Returns the video, float32 ``[3, T, H, W]`` in -1..1, and the share of each pixel that objects
+    cover, ``[T, H, W]``.
     """
-    grounds = torch.tensor([GROUNDS.index(clip.scene.ground) for clip in clips])
-    image = ground_textures(size, str(device))[grounds.to(device)]
-    image = image[:, None].repeat(1, frames.shape[1], 1, 1, 1)
-    shown = torch.zeros(image.shape[:2] + size, device=device)
-    for index in (1, 0):
-        rows = [i for i, clip in enumerate(clips) if len(clip.scene.things) > index]
-        if rows:
-            drawn = [clips[i] for i in rows]
-            image[rows], covered = _with_things(image[rows], drawn, frames[rows], index)
-            shown[rows] = torch.maximum(shown[rows], covered)
-    lit = (image * lights(clips, frames, size, device)).clamp(0, 1)
-    return (2 * lit - 1).transpose(1, 2).contiguous(), shown
+    image = _ground(clip.scene.ground, size, str(device)).repeat(len(frames), 1, 1, 1)
+    shown = torch.zeros(len(frames), *size, device=device)
+    for index in reversed(range(len(clip.scene.things))):
+        image, covered = _with_thing(image, clip, frames, index)
+        shown = torch.maximum(shown, covered)
+    lit = (image * light(clip, frames, size, device)).clamp(0, 1)
+    return (2 * lit - 1).transpose(0, 1).contiguous(), shown
 
 
-def _grid(size: tuple[int, int], device: torch.device | str) -> tuple[Tensor, Tensor]:
+def _grid(size: Size, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Centers of pixels: x ``[1, W]`` and y ``[H, 1]``."""
     height, width = size
     x = (torch.arange(width, device=device) + 0.5) / width
     return x[None, :], ((torch.arange(height, device=device) + 0.5) / height)[:, None]
 
 
-def _with_things(
-    image: Tensor, clips: Sequence[Clip], frames: Tensor, index: int
-) -> tuple[Tensor, Tensor]:
-    """Draws object ``index`` of each clip over ``[B, T, 3, H, W]``; also returns its coverage."""
+def _with_thing(image: Tensor, clip: Clip, frames: Tensor, index: int) -> tuple[Tensor, Tensor]:
+    """Draws one object over ``[T, 3, H, W]``; also returns its coverage ``[T, H, W]``."""
     device, size = image.device, (image.shape[-2], image.shape[-1])
-    pairs = list(zip(clips, frames, strict=True))
-    centers = torch.stack([positions(clip, row)[index] for clip, row in pairs]).float().to(device)
-    names = [[c.shown(f).things[index].color for f in row.tolist()] for c, row in pairs]
-    colors = torch.tensor([[COLORS[name] for name in row] for row in names], device=device)
-    colors = colors[..., None, None]
-    things = [clip.scene.things[index] for clip in clips]
-    radii = torch.tensor([RADII[thing.size] for thing in things], device=device).view(-1, 1, 1, 1)
-    shapes, pixel = [thing.shape for thing in things], 1 / (radii * min(size))
-    x, y = _offsets(centers, size, radii)
-    distance = signed_distance(shapes, x, y)
-    covered = (0.5 - distance / pixel).clamp(0, 1)
-    shadow = signed_distance(shapes, *_offsets(centers + centers.new_tensor(_SHADOW), size, radii))
-    image = image * (1 - _SHADE * torch.sigmoid(-14 * shadow))[:, :, None]
+    thing = clip.scene.things[index]
+    names = [clip.shown(frame).things[index].color for frame in frames.tolist()]
+    color = torch.tensor([COLORS[name] for name in names], device=device)[..., None, None]
+    centers = positions(clip, index, frames).float().to(device)
+    radius, outline = torch.tensor(RADII[thing.size]), OUTLINES[thing.shape]
+    x, y = _offsets(centers, size, radius)
+    distance = outline(x, y)
+    covered = (0.5 - distance / (1 / (radius * min(size)))).clamp(0, 1)
+    shadow = outline(*_offsets(centers + centers.new_tensor(_SHADOW), size, radius))
+    image = image * (1 - _SHADE * torch.sigmoid(-14 * shadow))[:, None]
     # A darker rim and a light from the upper left; hue stays that of the palette.
     tone = 0.72 + 0.28 * (-distance / 0.3).clamp(0, 1) - 0.1 * (x + y).clamp(-1, 1)
-    return torch.lerp(image, colors * tone[:, :, None], covered[:, :, None]), covered
+    return torch.lerp(image, color * tone[:, None], covered[:, None]), covered
 
 
-def _offsets(centers: Tensor, size: tuple[int, int], radii: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns each pixel's offsets from the nearest image of a center, across and down.
+def _offsets(centers: Tensor, size: Size, radius: Tensor) -> Tensor:
+    """Offsets of all pixels from centers ``[T, 2]`` in radii, x and y: ``[2, T, H, W]``.
 
-    Both are ``[B, T, H, W]``, in radii.
     Opposite edges meet, so an object that leaves at one of them enters at the other.
     """
     x, y = _grid(size, centers.device)
-    across = (x - centers[..., 0, None, None] + 0.5).remainder(1) - 0.5
-    down = (y - centers[..., 1, None, None] + 0.5).remainder(1) - 0.5
-    across, down = torch.broadcast_tensors(across / radii, down / radii)
-    return across, down
-
-
-def signed_distance(names: Sequence[str], x: Tensor, y: Tensor) -> Tensor:
-    """Distances to outlines, negative inside, for shapes of radius 1 by name.
-
-    ``x`` and ``y`` are ``[B, ...]``; beyond corners the distance is that to the nearer edge's line.
-    """
-    result = torch.empty_like(x)
-    for name in set(names):
-        rows = [i for i, other in enumerate(names) if other == name]
-        result[rows] = _OUTLINES[name](x[rows], y[rows])
-    return result
-
-
-def _square(x: Tensor, y: Tensor) -> Tensor:
-    return torch.maximum(x.abs(), y.abs()) - 0.84
+    across = (x - centers[:, 0, None, None] + 0.5).remainder(1) - 0.5
+    down = (y - centers[:, 1, None, None] + 0.5).remainder(1) - 0.5
+    return torch.stack(torch.broadcast_tensors(across / radius, down / radius))
 
 
 def _triangle(x: Tensor, y: Tensor) -> Tensor:
-    slope = math.sqrt(3) / 2
+    slope, y = math.sqrt(3) / 2, y - 0.1
     return torch.maximum(slope * x.abs() - 0.5 * y, y) - 0.55
 
 
@@ -124,40 +95,35 @@ def _cross(x: Tensor, y: Tensor) -> Tensor:
     return torch.maximum(longer - 1.0, shorter - 0.33)
 
 
-_OUTLINES: dict[str, Drawing] = {
+OUTLINES: dict[str, Drawing] = {
     "circle": lambda x, y: torch.hypot(x, y) - 0.95,
-    "square": _square,
-    "triangle": lambda x, y: _triangle(x, y - 0.1),
+    "square": lambda x, y: torch.maximum(x.abs(), y.abs()) - 0.84,
+    "triangle": _triangle,
     "star": _star,
     "cross": _cross,
     "ring": lambda x, y: (torch.hypot(x, y) - 0.72).abs() - 0.27,
 }
 
 
-def lights(
-    clips: Sequence[Clip], frames: Tensor, size: tuple[int, int], device: torch.device | str
-) -> Tensor:
-    """Factors ``[B, T, 3, 1 or H, 1 or W]`` of every pixel's light; time goes on at a switch."""
-    x, y = _grid(size, device)
-    time = frames.to(device).float()
-    wave = 1 + 0.3 * torch.sin(2 * math.pi * time / _PULSE)
-    beam = (x - y / 4 - time[..., None, None] / _SWEEP).remainder(1) - 0.5
-    sweep = 0.72 + 0.5 * torch.exp(-((beam / 0.16) ** 2))
-    dusk = torch.tensor([0.55, 0.58, 0.80], device=device)
-    result = torch.ones(*frames.shape, 3, *size, device=device)
-    named = torch.tensor([LIGHTS.index(clip.scene.light) for clip in clips], device=device)
-    dim, pulsing, sweeping = (named == light for light in (1, 2, 3))
-    result[dim] = dusk.view(1, 1, 3, 1, 1)
-    result[pulsing] = wave[pulsing][..., None, None, None]
-    result[sweeping] = sweep[sweeping][:, :, None]
-    return result
+def light(clip: Clip, frames: Tensor, size: Size, device: torch.device | str = "cpu") -> Tensor:
+    """Factors of every pixel's light, for ``[T, 3, H, W]``; time goes on at a prompt switch."""
+    time = frames.to(device).float()[:, None, None, None]
+    match clip.scene.light:
+        case "at dusk":
+            return torch.tensor([0.55, 0.58, 0.80], device=device).view(1, 3, 1, 1)
+        case "in pulsing light":
+            return 1 + 0.3 * torch.sin(2 * math.pi * time / _PULSE)
+        case "in sweeping light":
+            x, y = _grid(size, device)
+            beam = (x - y / 4 - time / _SWEEP).remainder(1) - 0.5
+            return 0.72 + 0.5 * torch.exp(-((beam / 0.16) ** 2))
+    return torch.ones(1, 1, 1, 1, device=device)
 
 
 @cache
-def ground_textures(size: tuple[int, int], device: str) -> Tensor:
-    """The grounds, in the order of ``GROUNDS``, float32 ``[6, 3, H, W]`` in 0..1."""
-    x, y = torch.broadcast_tensors(*_grid(size, "cpu"))
-    return torch.stack([_TEXTURES[name](x, y) for name in GROUNDS]).clamp(0, 1).to(device)
+def _ground(name: str, size: Size, device: str) -> Tensor:
+    """A ground, float32 ``[3, H, W]`` in 0..1."""
+    return _TEXTURES[name](*torch.broadcast_tensors(*_grid(size, "cpu"))).clamp(0, 1).to(device)
 
 
 def _waves(x: Tensor, y: Tensor, frequency: float, seed: int, stretch: float = 1.0) -> Tensor:

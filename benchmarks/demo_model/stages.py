@@ -15,26 +15,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from demo_model.data import Codec, Shelf, decode, draw_clip, draw_shelf, encode, statistics
+from demo_model.data import Codec, Shelf, autocast, decode, draw_layout, encode
 from demo_model.graphs import Function, Replayed
 from demo_model.networks import Sizes, new_text_encoder, new_transformer, new_vae
 from demo_model.render import render
 from demo_model.stream import Streams
-from demo_model.tokens import PAD_ID
+from demo_model.world import PAD_ID, draw_clip
+from vidc.compiler.validate.metrics import psnr
 from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
-
-MINUTES = {"vae": 4.5, "tiny": 1.5, "flow": 10.0, "self": 8.0}
-"""Minutes of each stage on an H100, 24 in all."""
-RATES = {"vae": 2e-3, "tiny": 2e-3, "flow": 2e-3, "self": 4e-4}
-"""Peak learning rates."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Batch sizes and numbers of clips, for one H100; lower ones make a trial on a CPU."""
 
-    vae_clips: int = 12  # Of 17 frames; in the first half of the time, 36 clips of 5.
-    tiny_clips: int = 12
+    vae_clips: int = 12  # Of 17 frames; in the first half of the VAE's time, 36 clips of 5.
     clips: int = 16  # Clips of a batch.
     first_blocks: int = 96  # Clips of one block, the stream's first.
     blocks: int = 9  # Of a clip.
@@ -51,21 +46,25 @@ class Plan:
 class Stage:
     """One stage; a step's random numbers depend on seed and step alone, so a run can resume.
 
-    ``codec`` is the trained VAE, for the stages after it.
+    ``done`` has the checkpoints of earlier stages by name. ``minutes`` are those of an H100, and
+    ``rate`` is the peak learning rate.
     """
 
     name: str
+    minutes: float
+    rate: float
     codec: Codec
+    """The trained VAE, for the stages after it."""
 
     def __init__(
-        self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec | None = None
+        self, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any]
     ) -> None:
         self.sizes, self.plan, self.device, self.seed = sizes, plan, torch.device(device), seed
-        if codec is not None:
-            self.codec = codec
-        self.network = self.create().to(self.device)
+        if self.name != "vae":
+            self.codec = Codec.trained(sizes, done["vae"], self.device)
+        self.network = self.create(done).to(self.device)
 
-    def create(self) -> nn.Module:
+    def create(self, done: Mapping[str, Any]) -> nn.Module:
         """Returns the network with its first weights, on the CPU."""
         raise NotImplementedError
 
@@ -93,34 +92,32 @@ class Stage:
         seed = self.chance(step, "tensors").getrandbits(62)
         return torch.Generator(self.device).manual_seed(seed)
 
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
-
     def video(self, choose: random.Random, count: int, latents: int) -> Tensor:
         """Random clips ``[count, 3, T, H, W]`` of frames that make so many latent frames."""
         frames = 4 * latents - 3
         starts = [choose.randrange(1500) for _ in range(count)]
         # One clip in five switches its prompt on the way.
         turns = [s + choose.randrange(1, frames) if choose.random() < 0.2 else None for s in starts]
-        clips = [draw_clip(choose, turn) for turn in turns]
-        times = torch.tensor(starts)[:, None] + torch.arange(frames)
-        return render(clips, times, self.sizes.stream.video, self.device)[0]
+        clips = [draw_clip(choose, False, turn) for turn in turns]
+        times = [start + torch.arange(frames) for start in starts]
+        size = self.sizes.stream.video
+        pairs = zip(clips, times, strict=True)
+        return torch.stack([render(*pair, size, self.device)[0] for pair in pairs])
 
 
 class VaeStage(Stage):
     """The VAE: errors of pixels and of edges at three sizes, and a small divergence."""
 
-    name = "vae"
+    name, minutes, rate = "vae", 4.5, 2e-3
 
-    def create(self) -> nn.Module:
+    def create(self, done: Mapping[str, Any]) -> nn.Module:
         return new_vae(self.sizes)
 
     def loss(self, step: int, progress: float) -> dict[str, Tensor]:
-        count, latents = (
-            (3 * self.plan.vae_clips, 2) if progress < 0.5 else (self.plan.vae_clips, 5)
-        )
+        many = progress < 0.5
+        count, latents = (3 * self.plan.vae_clips, 2) if many else (self.plan.vae_clips, 5)
         frames = self.video(self.chance(step), count, latents)
-        with self.autocast():
+        with autocast(self.device):
             mean, log_variance = encode(self.network, frames)
             noise = torch.randn(mean.shape, generator=self.draws(step), device=self.device)
             made = decode(self.network, mean + torch.exp(0.5 * log_variance) * noise)
@@ -132,22 +129,19 @@ class VaeStage(Stage):
 
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
-        """The latents' statistics, and PSNR in dB on clips of other seeds."""
-        means, squares = [], []
+        """The latents' statistics by channel, and PSNR in dB on clips of other seeds."""
+        measured = []
         for index in range(self.plan.measured):
             frames = self.video(self.chance(index, "measure"), self.plan.vae_clips, 5)
-            with self.autocast():
+            with autocast(self.device):
                 mean, _ = encode(self.network, frames)
-                made = decode(self.network, mean)
-            means.append(mean)
-            squares.append((made.clamp(-1, 1) - frames).square().mean())
-        mean, std = statistics(torch.cat(means))
-        return {"mean": mean.tolist(), "std": std.tolist(), "psnr": _psnr(torch.stack(squares))}
-
-
-def _psnr(squares: Tensor) -> float:
-    """PSNR in dB of squared errors of pixels in -1..1."""
-    return float(10 * torch.log10(4 / squares.mean()))
+                measured.append((mean, decode(self.network, mean).clamp(-1, 1), frames))
+        means, made, asked = (torch.cat(each) for each in zip(*measured, strict=True))
+        latents = means.transpose(0, 1).flatten(1)
+        mean, std = latents.mean(1), latents.std(1)
+        # A channel that carries nothing is not blown up to unit variance.
+        std = std.clamp_min(0.1 * float(std.max()))
+        return {"mean": mean.tolist(), "std": std.tolist(), "psnr": psnr(made, asked, peak=2)}
 
 
 def _edges(error: Tensor) -> Tensor:
@@ -163,18 +157,18 @@ def _edges(error: Tensor) -> Tensor:
 class TinyStage(Stage):
     """A TAEHV, taught to decode the VAE's latents as the VAE does, and to encode to them."""
 
-    name = "tiny"
+    name, minutes, rate = "tiny", 1.5, 2e-3
 
-    def create(self) -> nn.Module:
+    def create(self, done: Mapping[str, Any]) -> nn.Module:
         return Taehv(self.sizes.config.taehv)
 
     def loss(self, step: int, progress: float) -> dict[str, Tensor]:
-        frames = self.video(self.chance(step), self.plan.tiny_clips, 5)
-        with self.autocast():
+        frames = self.video(self.chance(step), self.plan.vae_clips, 5)
+        with autocast(self.device):
             latents, asked = self._taught(frames)
             noise = torch.randn(latents.shape, generator=self.draws(step), device=self.device)
             # A transformer's latents are never exact.
-            made, found = self._decode(latents + 0.03 * noise), self._encode(frames)
+            made, found = self.decode(latents + 0.03 * noise), self.encode(frames)
         error, latent = made - asked, (found - latents).square().mean()
         square = error.square().mean()
         pixels = error.abs().mean() + 4 * square + 0.5 * _edges(error)
@@ -185,34 +179,34 @@ class TinyStage(Stage):
         latents = self.codec.encode(frames)
         return latents, self.codec.decode(latents).clamp(-1, 1)
 
-    def _decode(self, latents: Tensor) -> Tensor:
+    def decode(self, latents: Tensor) -> Tensor:
         """Normalized latents ``[B, F, C, h, w]`` to frames ``[B, 3, 4F - 3, H, W]``."""
-        layers = self.network.get_submodule("decoder").children()
-        pixels, *_ = run(layers, 3 * torch.tanh(latents / 3), [None] * 3 * MEMORY_BLOCKS)
+        pixels = self._run("decoder", 3 * torch.tanh(latents / 3))
         return pixels[:, 3:].transpose(1, 2).float() * 2 - 1
 
-    def _encode(self, frames: Tensor) -> Tensor:
+    def encode(self, frames: Tensor) -> Tensor:
         """The inverse. The encoder needs three later frames; at the end, the last is repeated."""
         pixels = (frames.transpose(1, 2) + 1) / 2
-        pixels = torch.cat([pixels, *[pixels[:, -1:]] * 3], 1)
-        layers = self.network.get_submodule("encoder").children()
-        latents, *_ = run(layers, pixels, [None] * 3 * MEMORY_BLOCKS)
-        return latents.float()
+        return self._run("encoder", torch.cat([pixels, *[pixels[:, -1:]] * 3], 1)).float()
+
+    def _run(self, name: str, x: Tensor) -> Tensor:
+        layers = self.network.get_submodule(name).children()
+        return run(layers, x, [None] * 3 * MEMORY_BLOCKS)[0]
 
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
         """PSNR in dB against the VAE's own decoding."""
-        frames = self.video(self.chance(0, "measure"), self.plan.tiny_clips, 5)
+        frames = self.video(self.chance(0, "measure"), self.plan.vae_clips, 5)
         latents, asked = self._taught(frames)
-        return {"psnr": _psnr((self._decode(latents).clamp(-1, 1) - asked).square())}
+        return {"psnr": psnr(self.decode(latents).clamp(-1, 1), asked, peak=2)}
 
 
 class FlowStage(Stage):
     """Transformer and text encoder over clean histories, at the levels that the sampler has."""
 
-    name = "flow"
+    name, minutes, rate = "flow", 10.0, 2e-3
 
-    def create(self) -> nn.Module:
+    def create(self, done: Mapping[str, Any]) -> nn.Module:
         self._model, self._text = new_transformer(self.sizes), new_text_encoder(self.sizes)
         # On a GPU, weights are converted once a step, however many passes there are.
         cuda = self.device.type == "cuda"
@@ -241,14 +235,19 @@ class FlowStage(Stage):
 
     def _render(self, choose: random.Random) -> None:
         """Renders shelves of clips and one of first blocks, and prepares their gradients."""
-        plan, shared = self.plan, (self.sizes, self.codec, choose)
-        counts = (plan.shelf_clips, plan.blocks, plan.farthest)
-        self._shelves = [draw_shelf(*shared, *counts) for _ in range(plan.shelves)]
-        self._first_blocks = draw_shelf(*shared, plan.shelf_first_blocks, 1, plan.farthest)
-        first = self._error(self._first_blocks, choose)
-        self._works: list[Function] = [
-            partial(self._gradients, self._error(shelf, choose), first) for shelf in self._shelves
+        plan, spec = self.plan, self.sizes.stream
+
+        def shelf(count: int, blocks: int) -> Shelf:
+            layout = draw_layout(choose, blocks, plan.farthest)
+            return Shelf.drawn(choose, count, layout, self.codec, spec)
+
+        self._shelves = [shelf(plan.shelf_clips, plan.blocks) for _ in range(plan.shelves)]
+        self._first_blocks = shelf(plan.shelf_first_blocks, 1)
+        first, *errors = [
+            partial(self._error, each, self._steps(choose), Streams(each.layout, spec, self.device))
+            for each in (self._first_blocks, *self._shelves)
         ]
+        self._works: list[Function] = [partial(self._gradients, each, first) for each in errors]
         if self.device.type == "cuda":
             pool = torch.cuda.graph_pool_handle()
             self._works = [Replayed(work, pool) for work in self._works]
@@ -274,49 +273,46 @@ class FlowStage(Stage):
         return [e.unflatten(0, each.shape[:2]) for e, each in zip(parts, tokens, strict=True)]
 
     def _batch(self, shelf: Shelf, size: int, draw: torch.Generator) -> tuple[Tensor, ...]:
-        """A batch's tokens, and the tensors that ``_error``'s function takes after embeddings.
+        """A batch's tokens ``[B, P, L]``, and the tensors that ``_error`` takes after embeddings.
 
         These are clean latents ``[B, blocks, F, C, h, w]``, the share that objects cover, the
         latents with noise added, the noise level of each noisy block ``[B, N]``, and noise
         ``[1 + steps, B, N, F, C, h, w]`` for the noisy blocks and for each step of the sampler.
         """
         normal = partial(torch.randn, generator=draw, device=self.device)
-        clean, shown, tokens = shelf.batch(size, draw)
+        rows = torch.randperm(len(shelf.latents), generator=draw, device=self.device)[:size]
+        clean, shown = shelf.latents[rows].float(), shelf.shown[rows]
         amount = torch.rand(*clean.shape[:2], 1, 1, 1, 1, generator=draw, device=self.device)
         history = clean + self.plan.disturbance * amount * normal(clean.shape)
-        asked = clean[:, shelf.known :]
+        asked = clean[:, shelf.layout.known :]
         # Half of all blocks begin from pure noise, where the sampler decides what is shown.
         sigmas = torch.tensor(self.sizes.stream.sigmas, device=self.device)
         chances = torch.full_like(sigmas, 0.5 / max(1, len(sigmas) - 1))
         chances[0] = 0.5
         drawn = torch.multinomial(chances, asked[:, :, 0, 0, 0, 0].numel(), True, generator=draw)
         levels = sigmas[drawn].view(asked.shape[:2])
-        return tokens, clean, shown, history, levels, normal((1 + len(sigmas), *asked.shape))
+        noise = normal((1 + len(sigmas), *asked.shape))
+        return shelf.tokens[rows], clean, shown, history, levels, noise
 
-    def _error(self, shelf: Shelf, choose: random.Random) -> Callable[..., Tensor]:
-        """Returns a function of a batch's embeddings and ``_batch``'s tensors but the first.
+    def _error(
+        self, shelf: Shelf, steps: Sequence[float], streams: Streams, embeds: Tensor,
+        clean: Tensor, shown: Tensor, history: Tensor, levels: Tensor, noise: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Mean square error of the flows of all noisy blocks, each at its own level.
 
-        It returns the mean square error of the flows of all noisy blocks, each at its own level.
+        Histories are generated by ``steps`` of the sampler, if there are any. Embeddings are
+        ``[B, P, L, E]``; the tensors after them are those of ``_batch``.
         """
-        model, steps, known = self._fast, self._steps(choose), shelf.known
-        streams = Streams(shelf.positions, known, shelf.switch, self.sizes.stream, self.device)
-
-        def error(
-            embeds: Tensor, clean: Tensor, shown: Tensor, history: Tensor, levels: Tensor,
-            noise: Tensor,
-        ) -> Tensor:  # fmt: skip
-            start = clean
-            if steps:
-                start, history = streams.generate(model, embeds, clean, history, noise[1:], steps)
-            level = levels[..., None, None, None, None]
-            noisy = torch.lerp(start[:, known:], noise[0], level)
-            flows = streams.flows(model, history, noisy, levels, embeds)
-            # The flow that leads to the video's block, whatever the noisy one was made of.
-            wrong = flows - (noisy - clean[:, known:]) / level
-            weight = 1 + self.plan.emphasis * shown[:, known:, :, None]
-            return (weight * wrong.square()).mean()
-
-        return error
+        known, start = shelf.layout.known, clean
+        if steps:
+            start = history = streams.generate(self._fast, history, noise[1:], steps, embeds)
+        level = levels[..., None, None, None, None]
+        noisy = torch.lerp(start[:, known:], noise[0], level)
+        flows = streams.flows(self._fast, history, noisy, levels, embeds)
+        # The flow that leads to the video's block, whatever the noisy one was made of.
+        wrong = flows - (noisy - clean[:, known:]) / level
+        weight = 1 + self.plan.emphasis * shown[:, known:, :, None]
+        return (weight * wrong.square()).mean()
 
     def _steps(self, choose: random.Random) -> Sequence[float]:
         """Shares of noise at the steps by which histories are generated; none for clean ones."""
@@ -331,7 +327,12 @@ class SelfStage(FlowStage):
     gradient passes through latents.
     """
 
-    name = "self"
+    name, minutes, rate = "self", 8.0, 4e-4
+
+    def create(self, done: Mapping[str, Any]) -> nn.Module:
+        network = super().create(done)
+        network.load_state_dict(done["flow"]["ema"])
+        return network
 
     def _steps(self, choose: random.Random) -> Sequence[float]:
         sigmas = self.sizes.stream.sigmas
@@ -339,24 +340,5 @@ class SelfStage(FlowStage):
         return [*sigmas[:1], *sigmas[len(sigmas) - count + 1 :]]
 
 
-STAGES: dict[str, type[Stage]] = {s.name: s for s in (VaeStage, TinyStage, FlowStage, SelfStage)}
-
-
-def build(
-    name: str, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any]
-) -> Stage:
-    """Returns stage ``name``; ``done`` has the checkpoints of the stages before it, by name."""
-    codec = None if name == "vae" else load_codec(sizes, done["vae"], device)
-    stage = STAGES[name](sizes, plan, device, seed, codec)
-    if name == "self":
-        stage.network.load_state_dict(done["flow"]["ema"])
-    return stage
-
-
-def load_codec(sizes: Sizes, checkpoint: Mapping[str, Any], device: str) -> Codec:
-    """The trained VAE, frozen."""
-    vae = new_vae(sizes)
-    vae.load_state_dict(checkpoint["ema"])
-    mean, std = torch.tensor([checkpoint["facts"][key] for key in ("mean", "std")], device=device)
-    vae = vae.to(device).eval().requires_grad_(False)
-    return Codec(vae, mean.view(-1, 1, 1), std.view(-1, 1, 1))
+STAGES: Sequence[type[Stage]] = (VaeStage, TinyStage, FlowStage, SelfStage)
+"""In the order of training: 24 minutes in all."""

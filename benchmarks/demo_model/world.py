@@ -1,4 +1,4 @@
-"""Captions, the scenes they name, and where every object is in every frame.
+"""Captions with their tokens, the scenes they name, and where every object is in every frame.
 
 A caption decides its video: place, motion and light are functions of caption and frame. Lengths are
 in units of the picture (0..1 from left to right and from top to bottom), times in video frames.
@@ -9,10 +9,11 @@ whole number of blocks, so the positions at which blocks begin form a finite set
 """
 
 import random
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
 COLORS = {
@@ -37,6 +38,9 @@ PLACES = {
 """Column and row of three; without a place an object begins in the middle."""
 GROUNDS = ("", "grass", "sand", "brick", "wood", "cloth")
 LIGHTS = ("", "at dusk", "in pulsing light", "in sweeping light")
+PAD_ID, END_ID, UNKNOWN = 0, 1, "<unk>"
+LENGTH = 32
+"""Tokens of every caption; the longest one has 29 with its end."""
 
 BLOCK = 12
 """Video frames of every block but the first, which has three fewer."""
@@ -80,27 +84,24 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """One or two objects over a ground in a light. The first one is in front.
-
-    Raises:
-        ValueError: two objects have one color, or could meet: they must move along the same axis,
-            in different rows or columns.
-    """
+    """One or two objects over a ground in a light. The first one is in front."""
 
     things: tuple[Thing, ...]
     ground: str = ""
     light: str = ""
 
-    def __post_init__(self) -> None:
-        if len(self.things) == 2:
-            first, second = self.things
-            across = 1 if first.horizontal else 0
-            if first.color == second.color:
-                raise ValueError(f"two objects are {first.color}")
-            if first.horizontal != second.horizontal:
-                raise ValueError("two objects move along different axes, so they could meet")
-            if PLACES[first.place][across] == PLACES[second.place][across]:
-                raise ValueError("two objects move in one row or column, so they could meet")
+    @property
+    def possible(self) -> bool:
+        """True unless two objects have one color or could meet.
+
+        They do not meet if they move along the same axis, in different rows or columns.
+        """
+        if len(self.things) == 1:
+            return True
+        first, second = self.things
+        across = 1 if first.horizontal else 0
+        apart = PLACES[first.place][across] != PLACES[second.place][across]
+        return first.color != second.color and first.horizontal == second.horizontal and apart
 
     @property
     def caption(self) -> str:
@@ -113,36 +114,6 @@ class Scene:
     def held_out(self) -> bool:
         """True if an object is held out of training."""
         return any(thing.held_out for thing in self.things)
-
-
-def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
-    """A random scene, every second one of two objects, with this ``held_out`` if given."""
-    tables = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)
-    count = choose.choice((1, 2))
-    while True:
-        drawn = [[choose.choice([*table]) for table in tables] for _ in range(count)]
-        with suppress(ValueError):
-            things = tuple(Thing(*words) for words in drawn)
-            scene = Scene(things, choose.choice(GROUNDS), choose.choice(LIGHTS))
-            if held_out in (None, scene.held_out):
-                return scene
-
-
-def draw_switch(scene: Scene, choose: random.Random, held_out: bool | None = None) -> Scene:
-    """The scene with another color or direction of one object.
-
-    Raises:
-        ValueError: no such scene with this ``held_out`` was found.
-    """
-    for _ in range(200):
-        things, index = [*scene.things], choose.randrange(len(scene.things))
-        field, table = choose.choice([("color", [*COLORS]), ("direction", [*DIRECTIONS])])
-        things[index] = replace(things[index], **{field: choose.choice(table)})
-        with suppress(ValueError):
-            later = replace(scene, things=tuple(things))
-            if later != scene and held_out in (None, later.held_out):
-                return later
-    raise ValueError(f"{scene.caption!r} has no switch with held_out = {held_out}")
 
 
 @dataclass(frozen=True)
@@ -162,24 +133,58 @@ class Clip:
         return self.later if self.later is not None and frame >= self.at else self.scene
 
 
+def draw_clip(choose: random.Random, held_out: bool, at: int | None = None) -> Clip:
+    """A random clip, with a prompt switch at frame ``at`` if it is given.
+
+    Its last scene is held out of training; or, with ``held_out`` False, none is.
+    """
+    while True:
+        scene = draw_scene(choose, None if held_out and at is not None else held_out)
+        if at is None:
+            return Clip(scene)
+        if later := draw_switch(scene, choose, held_out):
+            return Clip(scene, later, at)
+
+
+def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
+    """A random scene, every second one of two objects, with this ``held_out`` if given."""
+    tables = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)
+    count = choose.choice((1, 2))
+    while True:
+        drawn = [[choose.choice([*table]) for table in tables] for _ in range(count)]
+        things = tuple(Thing(*words) for words in drawn)
+        scene = Scene(things, choose.choice(GROUNDS), choose.choice(LIGHTS))
+        if scene.possible and held_out in (None, scene.held_out):
+            return scene
+
+
+def draw_switch(scene: Scene, choose: random.Random, held_out: bool | None = None) -> Scene | None:
+    """The scene with another color or direction of one object; None if none was found."""
+    for _ in range(200):
+        things, index = [*scene.things], choose.randrange(len(scene.things))
+        field, table = choose.choice([("color", [*COLORS]), ("direction", [*DIRECTIONS])])
+        things[index] = replace(things[index], **{field: choose.choice(table)})
+        later = replace(scene, things=tuple(things))
+        if later.possible and later != scene and held_out in (None, later.held_out):
+            return later
+    return None
+
+
 def first_frame(block: int) -> int:
     """The first video frame of a block."""
     return max(0, BLOCK * block - 3)
 
 
-def positions(clip: Clip, frames: Tensor) -> Tensor:
-    """Centers of objects, float64 ``[objects, T, 2]`` (x, y), in frames int64 ``[T]``."""
-    paths = []
-    for index, thing in enumerate(clip.scene.things):
-        start = torch.tensor(PLACES[thing.place], dtype=torch.float64) / 3 + 1 / 6
-        path = _path(thing, start, frames)
-        turned = clip.later.things[index] if clip.later is not None else thing
-        if turned.direction != thing.direction:
-            start = _path(thing, start, torch.tensor([clip.at]))[0]
-            after = _path(turned, start, frames - clip.at)
-            path = torch.where((frames >= clip.at)[:, None], after, path)
-        paths.append(path)
-    return torch.stack(paths)
+def positions(clip: Clip, index: int, frames: Tensor) -> Tensor:
+    """Centers of an object, float64 ``[T, 2]`` (x, y), in frames int64 ``[T]``."""
+    thing = clip.scene.things[index]
+    start = torch.tensor(PLACES[thing.place], dtype=torch.float64) / 3 + 1 / 6
+    path = _path(thing, start, frames)
+    turned = clip.shown(clip.at).things[index]
+    if turned.direction == thing.direction:
+        return path
+    start = _path(thing, start, torch.tensor([clip.at]))[0]
+    return torch.where((frames >= clip.at)[:, None], _path(turned, start, frames - clip.at), path)
 
 
 def _path(thing: Thing, start: Tensor, elapsed: Tensor) -> Tensor:
@@ -191,3 +196,31 @@ def _path(thing: Thing, start: Tensor, elapsed: Tensor) -> Tensor:
     width = HIGHEST - LOWEST
     unfolded = (start - LOWEST + 2 * width * cycles).remainder(2 * width)
     return LOWEST + torch.minimum(unfolded, 2 * width - unfolded)
+
+
+def vocabulary() -> list[str]:
+    """Every token, in the order of their ids."""
+    things = (COLORS, SHAPES, RADII, DIRECTIONS, MANNERS, PERIODS, PLACES)
+    words = {
+        word for table in (*things, GROUNDS, LIGHTS) for entry in table for word in entry.split()
+    }
+    return ["<pad>", "</s>", UNKNOWN, *sorted(words | {"a", "and", "from", "over"})]
+
+
+def tokenizer() -> Tokenizer:
+    """Returns the tokenizer, as vidc's runtime reads it: one token a word, and the text's end."""
+    ids = {word: index for index, word in enumerate(vocabulary())}
+    made = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", END_ID)]
+    )
+    return made
+
+
+def tokenize(captions: Sequence[str]) -> Tensor:
+    """Captions to tokens, int64 ``[len(captions), LENGTH]``."""
+    made = tokenizer()
+    made.enable_padding(length=LENGTH, pad_id=PAD_ID, pad_token="<pad>")
+    return torch.tensor([encoded.ids for encoded in made.encode_batch(list(captions))])

@@ -1,11 +1,12 @@
-"""The demo's stream over the smallest networks, and a run of all stages in two steps each."""
+"""The demo's stages over the smallest networks, each with the weights that training begins with."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from demo_model.networks import PRESET, Sizes
-from demo_model.stages import MINUTES, Plan, build
+from demo_model.stages import STAGES, Plan
 
 SMALL = {
     "dim": 48, "ffn_dim": 64, "heads": 2, "layers": 2, "freq_dim": 32, "text_dim": 32,
@@ -16,12 +17,10 @@ SMALL = {
 @pytest.fixture(scope="session")
 def preset(tmp_path_factory) -> Path:
     """The demo's preset with smaller numbers."""
-    lines = []
-    for line in PRESET.read_text().splitlines():
-        key = line.split(" = ")[0]
-        lines.append(f"{key} = {SMALL[key]}" if key in SMALL else line)
-    path = tmp_path_factory.mktemp("preset") / "small.toml"
-    path.write_text("\n".join(lines) + "\n")
+    text, path = PRESET.read_text(), tmp_path_factory.mktemp("preset") / "small.toml"
+    for key, value in SMALL.items():
+        text = re.sub(rf"^{key} = .*", f"{key} = {value}", text, flags=re.M)
+    path.write_text(text)
     return path
 
 
@@ -34,20 +33,30 @@ def sizes(preset) -> Sizes:
 @pytest.fixture(scope="session")
 def plan() -> Plan:
     return Plan(
-        vae_clips=1, tiny_clips=1, clips=2, first_blocks=3, blocks=5, farthest=12, shelves=2,
+        vae_clips=1, clips=2, first_blocks=3, blocks=5, farthest=12, shelves=2,
         shelf_clips=2, shelf_first_blocks=4, shelf_steps=2, measured=1,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def done(sizes, plan) -> dict:
-    """Checkpoints of finished stages whose weights are those that training begins with."""
-    finished: dict = {}
-    for name in MINUTES:
+def new_stage(sizes, plan):
+    """Makes the stage of a class, after those of which checkpoints are given."""
+
+    def make(kind, done):
         torch.manual_seed(0)
-        stage = build(name, sizes, plan, "cpu", 0, finished)
-        finished[name] = {
-            "ema": {key: weight.detach() for key, weight in stage.network.named_parameters()},
-            "facts": stage.facts(), "step": 0, "seconds": 0.0, "seed": 0, "done": True,
+        return kind(sizes, plan, "cpu", 0, done)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def done(new_stage) -> dict:
+    """Checkpoints of finished stages."""
+    finished: dict = {}
+    for kind in STAGES:
+        stage = new_stage(kind, finished)
+        ema = {name: weight.detach() for name, weight in stage.network.named_parameters()}
+        finished[kind.name] = {
+            "ema": ema, "facts": stage.facts(), "step": 0, "seconds": 0.0, "seed": 0,
         }  # fmt: skip
     return finished

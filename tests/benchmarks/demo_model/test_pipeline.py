@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-
 
 def python(*arguments):
     command = [sys.executable, "-m", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "benchmarks")}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
 
 
@@ -32,6 +30,5 @@ def test_a_trial_runs_from_nothing_to_judged_videos(preset, plan, tmp_path):
     judged = python("demo_model.evaluate", tmp_path / "weights", "--eager", *counts)
     assert judged.returncode == 1, judged.stderr
     found = json.loads(judged.stdout)
-    assert found["color"]["n"] >= 4
-    assert found["switch"]["n"] == 5
+    assert (found["color"]["n"] >= 4, found["switch"]["n"], found["long"]["n"]) == (True, 5, 2)
     assert found["missed"], "a model of twenty steps draws nothing right"

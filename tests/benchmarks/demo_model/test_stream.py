@@ -2,29 +2,15 @@
 
 import pytest
 import torch
-from demo_model.stream import Streams
+from demo_model.stream import Layout, Streams
 
-from vidc.compiler.validate.reference import EagerEngine
+from vidc.compiler.validate.reference import part_engines
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
-from vidc.plugins.signature import Role, Signature, TensorSpec
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import CausalVideo
 
-BLOCKS = 7
 CPU = torch.device("cpu")
-
-
-class NoDecoder:
-    """Stands in for the decoder, which plays no part here."""
-
-    def __init__(self, spec, frames: int) -> None:
-        latent = TensorSpec("latent", (1, spec.block, *spec.latent), "float32", Role.INPUT)
-        pixels = TensorSpec("frames", (1, frames, 3, *spec.video), "float32", Role.OUTPUT)
-        self.signature = Signature((latent, pixels))
-
-    def run(self, buffers, states) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -36,46 +22,39 @@ def model(sizes) -> CausalWan:
 
 @pytest.fixture(scope="module")
 def inputs(sizes):
-    generator = torch.Generator().manual_seed(1)
-    spec = sizes.stream
-    clean = torch.randn(1, BLOCKS, spec.block, *spec.latent, generator=generator)
-    noise = torch.randn(4, *clean.shape, generator=generator)
-    return clean, noise, torch.randn(1, 2, *spec.text, generator=generator)
+    generator, spec = torch.Generator().manual_seed(1), sizes.stream
+    noise = torch.randn(5, 1, 7, spec.block, *spec.latent, generator=generator)
+    return noise[0], noise[1:], torch.randn(1, 2, *spec.text, generator=generator)
 
 
 def test_generated_blocks_are_those_of_a_session(sizes, model, inputs):
     """Four steps a block from the same noise, a switch after five blocks, as the ring wraps."""
     (clean, noise, embeds), spec = inputs, sizes.stream
-    made = sizes.config.transformer_part.components(model).items()
-    engines = {name: EagerEngine(component) for name, component in made}
-    engines["vae_decode_first"] = NoDecoder(spec, 4 * spec.block - 3)
-    engines["vae_decode"] = NoDecoder(spec, 4 * spec.block)
+    engines = part_engines(sizes.config.transformer_part, model)
     session = CausalVideo(Resources(spec, engines, CPU))
     session.prompt(embeds[:, 0])
-    streams = Streams(range(BLOCKS), 0, 5, spec, CPU)
-    found, _ = streams.generate(model, embeds, clean, clean, noise, spec.sigmas)
-    for block in range(BLOCKS):
+    streams = Streams(Layout(range(7), switch=5), spec, CPU)
+    found = streams.generate(model, clean, noise, spec.sigmas, embeds)
+    for block in range(7):
         if block == 5:
             session.switch_prompt(embeds[:, 1])
-        expected = session.generate(noise[:, :, block])
+        expected = session.generate(noise=noise[:, :, block])
         torch.testing.assert_close(found[:, block], expected, atol=1e-3, rtol=1e-4)
 
 
-LAYOUTS = [(range(1), 0, None), (range(7), 0, None), (range(7), 0, 1), (range(7), 0, 4)]
-LAYOUTS += [(range(7), 0, 6), ((0, *range(20, 26)), 3, None), ((0, *range(20, 26)), 3, 4)]
+LAYOUTS = [Layout(range(7), switch=switch) for switch in (None, 1, 4, 6)]
+LAYOUTS += [Layout(range(1)), *(Layout((0, *range(20, 26)), 3, switch) for switch in (None, 4))]
 
 
-@pytest.mark.parametrize(("positions", "known", "switch"), LAYOUTS)
-def test_all_blocks_in_one_pass_have_the_flows_of_block_after_block(
-    sizes, model, inputs, positions, known, switch
-):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_pass_has_the_flows_of_block_after_block(sizes, model, inputs, layout):
     """The ring wraps, streams begin late, and prompts switch before and after it is full."""
-    clean, noise, embeds = (inputs[0][:, : len(positions)], inputs[1], inputs[2])
-    noise, level = noise[:, :, known : len(positions)], 0.8
-    streams = Streams(positions, known, switch, sizes.stream, CPU)
-    made, read = streams.generate(model, embeds, clean, 2 * clean, noise, [level])
-    assert torch.equal(read[:, :known], 2 * clean[:, :known])
+    count, known, level = len(layout.positions), layout.known, 0.8
+    history, noise = 2 * inputs[0][:, :count], inputs[1][:, :, known:count]
+    streams = Streams(layout, sizes.stream, CPU)
+    read = streams.generate(model, history, noise, [level], inputs[2])
+    assert torch.equal(read[:, :known], history[:, :known])
     levels = torch.full(noise.shape[1:3], level)
-    flows = streams.flows(model, read, noise[0], levels, embeds)
-    expected = (noise[0] - made[:, known:]) / level
+    flows = streams.flows(model, read, noise[0], levels, inputs[2])
+    expected = (noise[0] - read[:, known:]) / level
     torch.testing.assert_close(flows, expected, atol=1e-4, rtol=1e-4)
