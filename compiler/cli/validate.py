@@ -58,13 +58,6 @@ def command(
 
     Replays the golden data that PyTorch computed for the build. Exits 1 if a gate fails.
     """
-    from vidc.compiler.config.tables import model_from_json
-    from vidc.compiler.validate.check import validate
-    from vidc.compiler.validate.estimate import about, replay_seconds
-    from vidc.compiler.validate.golden import Golden
-    from vidc.compiler.validate.perceptual import find_lpips
-    from vidc.exporters.models import PRECISIONS
-    from vidc.runtime.bundle import load
     from vidc.runtime.manifest import read_manifest
 
     manifest = read_manifest(bundle)
@@ -79,18 +72,7 @@ def command(
         require_debuggable(manifest)
     if polygraphy is not None:
         _require_polygraphy(polygraphy, bundle, manifest)
-    click.echo("checking files and loading engines", err=True)
-    loaded = load(bundle, trust=trust or None)
-    golden = Golden.load(bundle)
-    takes = ""
-    if loaded.device.type == "cpu":
-        quantized = any(e.precision not in PRECISIONS for e in manifest.engines.values())
-        model = model_from_json(manifest.config)
-        takes = about(replay_seconds(model, golden.scenario, quantized))
-    click.echo(f"replaying {manifest.name}{f': {takes} on this CPU' if takes else ''}", err=True)
-    validation = validate(
-        manifest, loaded, golden, find_lpips(loaded.spec.frame_size, loaded.device)
-    )
+    loaded, validation = _replayed(bundle, manifest, trust)
     failure: VidcError | None = None
     # A bundle that passes keeps the report of its build.
     page = place if report is not None or not validation.passed else None
@@ -133,6 +115,31 @@ def command(
             f"{bundle}: {len(failed)} of {len(validation.comparison.gates)} gates failed",
             f"open {page}; build the bundle again if its files are whole",
         )
+
+
+def _replayed(
+    path: Path, manifest: "Manifest", trust: tuple[Path, ...]
+) -> "tuple[Bundle, Validation]":
+    """Loads a bundle and validates it with its golden data."""
+    from vidc.compiler.config.tables import model_from_json
+    from vidc.compiler.validate.check import validate
+    from vidc.compiler.validate.estimate import about, replay_seconds
+    from vidc.compiler.validate.golden import Golden
+    from vidc.compiler.validate.perceptual import find_lpips
+    from vidc.exporters.models import PRECISIONS
+    from vidc.runtime.bundle import load
+
+    click.echo("checking files and loading engines", err=True)
+    loaded = load(path, trust=trust or None)
+    golden = Golden.load(path)
+    takes = ""
+    if loaded.device.type == "cpu":
+        quantized = any(e.precision not in PRECISIONS for e in manifest.engines.values())
+        model = model_from_json(manifest.config)
+        takes = about(replay_seconds(model, golden.scenario, quantized))
+    click.echo(f"replaying {manifest.name}{f': {takes} on this CPU' if takes else ''}", err=True)
+    lpips = find_lpips(loaded.spec.frame_size, loaded.device)
+    return loaded, validate(manifest, loaded, golden, lpips)
 
 
 def _print(validation: "Validation", page: Path | None, video: Path | None, whole: bool) -> None:

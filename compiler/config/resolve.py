@@ -188,14 +188,10 @@ def resolve(
     chosen_backend = (
         choose_builder(asked, target, gpu_setting) if engines else choose_backend(asked)
     )
-    quantized = None
+    quantized, origins = None, dict[str, str]()
     if engines:
+        quantized, origins = _quantized(layers, chosen_backend.value, target, family)
         built = BUILDERS[chosen_backend.value]().precisions(target)
-        asked_for = asked_precision(layers, target, family.quantized_group)
-        require_built([asked_for], chosen_backend.value, target)
-        require_quantized_alone(layers, target, family)
-        chosen_recipe = named_recipe(layers, asked_for)
-        quantized = quantization(asked_for, chosen_recipe, target, family)
         high = layers
         if quantized is not None:
             high = high_layers(layers, instead([p for p in target.precisions if p in built]))
@@ -205,12 +201,6 @@ def resolve(
     else:
         precisions = resolve_precision(layers, target, family)
         require_exported(precisions)
-    origins = {f"precision.{group}": setting.origin for group, setting in precisions.items()}
-    if quantized is not None:
-        origins["quantization.precision"] = asked_for.origin
-        origins["quantization.recipe"] = (
-            default_origin(target, family) if chosen_recipe is None else chosen_recipe.origin
-        )
     return Settings(
         preset=chosen.name,
         family=chosen.family,
@@ -224,6 +214,7 @@ def resolve(
             "family": f"preset {chosen.name}",
             "gpu": gpu_setting.origin,
             "backend": chosen_backend.origin,
+            **{f"precision.{group}": setting.origin for group, setting in precisions.items()},
             **origins,
             **_table_origins(merged, family),
         },
@@ -233,6 +224,23 @@ def resolve(
         aoti=read_table(AotiConfig, merged, "aoti"),
         calibrate=read_table(CalibrateConfig, merged, "calibrate"),
     )
+
+
+def _quantized(
+    layers: Sequence[Layer], backend: str, target: Target, family: type[Family]
+) -> tuple[QuantizationConfig | None, dict[str, str]]:
+    """Returns the quantization that an 8-bit precision asks for, and its settings' origins."""
+    asked = asked_precision(layers, target, family.quantized_group)
+    require_built([asked], backend, target)
+    require_quantized_alone(layers, target, family)
+    recipe = named_recipe(layers, asked)
+    quantized = quantization(asked, recipe, target, family)
+    if quantized is None:
+        return None, {}
+    return quantized, {
+        "quantization.precision": asked.origin,
+        "quantization.recipe": default_origin(target, family) if recipe is None else recipe.origin,
+    }
 
 
 def _table_origins(merged: Layer, family: type[Family]) -> dict[str, str]:
