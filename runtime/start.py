@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vidc.runtime.integrity import VerifyMode
 
 _MANIFEST, _MAX_BYTES = "manifest.json", 2**24
+"""Name and limit of a manifest, as in ``manifest`` and ``document``, which import torch."""
 _FIRST = 0
 """The GPU that is torch's current one in a new process."""
 
