@@ -14,6 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from vidc.compiler.backends.aoti.convolution_forms import Form, Sizes, by_rule, candidates
 from vidc.compiler.store.atomic import FileLock, Mode, read_json, write_json
 from vidc.compiler.store.sources import source_digest
@@ -161,6 +163,8 @@ class Chooser:
             started = time.monotonic()
             try:
                 times = self._measure(sizes)
+            except torch.AcceleratorError:
+                raise  # The GPU is lost to this process: nothing after it could be compiled.
             except RuntimeError as error:  # The rule's form computes the same.
                 first = str(error).partition("\n")[0][:_LONGEST_REASON]
                 return self._left(sizes, rule, f"it could not be measured: {first}")
@@ -227,8 +231,6 @@ def engine_chooser(measure: bool, folder: Path | None) -> Chooser:
         measure: False to follow the rule.
         folder: that outlives builds; None to keep nothing.
     """
-    import torch
-
     if not measure:
         return Chooser(None, "setting aoti.measure is false")
     if not torch.cuda.is_available():
@@ -249,8 +251,6 @@ def engine_chooser(measure: bool, folder: Path | None) -> Chooser:
 
 
 def _build_text() -> str:
-    import torch
-
     sources = source_digest((__name__,))[:12]  # Covers what measures, and what decides.
     cudnn = torch.backends.cudnn.version()
     return f"torch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}, vidc {sources}"

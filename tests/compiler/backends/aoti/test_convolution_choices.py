@@ -103,6 +103,14 @@ def test_a_full_gpu_leaves_the_choice_to_the_rule(tmp_path):
     assert not (tmp_path / "record.json").exists()
 
 
+def test_a_lost_gpu_ends_the_build():
+    def lost(_sizes: Sizes) -> Times:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        Chooser(lost)(SMALL)
+
+
 def test_measuring_ends_when_it_took_long(monkeypatch):
     clock = iter([0.0, BUDGET_SECONDS + 1])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
