@@ -17,6 +17,7 @@ import vidc.plugins.ops.quantize_kv
 import vidc.plugins.ops.ring  # noqa: F401
 from vidc.exporters.component import Component
 from vidc.exporters.tracing import tracing
+from vidc.plugins.ops.quantized_conv2d import quantized_conv2d
 from vidc.plugins.ops.quantized_linear import quantized_linear
 from vidc.plugins.signature import Access, Signature
 
@@ -98,15 +99,12 @@ def weight_names(program: ExportedProgram) -> dict[str, str]:
 
 
 def quantized_weights(program: ExportedProgram) -> dict[str, bool]:
-    """Returns the 8-bit weights of linear layers by name; True for those with quantized inputs."""
-    names, calls = (
-        weight_names(program),
-        program.graph.find_nodes(op="call_function", target=quantized_linear),
-    )
-    found = {}
-    for call in calls:
-        _, weight, _, _, scale, *_ = call.args
-        found[names[weight.name]] = scale is not None or is_dynamic(call)
+    """Returns the 8-bit weights of linear layers and convolutions; True if inputs are quantized."""
+    names, found = weight_names(program), {}
+    for operator in (quantized_linear, quantized_conv2d):
+        for call in program.graph.find_nodes(op="call_function", target=operator):
+            _, weight, _, _, scale, *_ = call.args
+            found[names[weight.name]] = scale is not None or is_dynamic(call)
     return found
 
 

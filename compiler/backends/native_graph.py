@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 from torch.export import ExportedProgram
@@ -31,7 +32,8 @@ class Graph:
         path: the ``.onnx`` file; weights are inputs that precede those of the signature.
         signature: the engine's signature, with the states that it writes in place.
         ring_attention: names of the attention nodes whose key length is ``valid_length``.
-        quantized: the 8-bit weights of linear layers; True for those with quantized inputs.
+        quantized: the 8-bit weights of linear layers and convolutions; True for those with
+            quantized inputs.
         operators: its node types.
         plugins: names of the plugins that it calls, by the names of the nodes.
         notes: remarks for the user.
@@ -52,6 +54,7 @@ def write_graph(
     folder: Path,
     handled: Collection[Construct] = (),
     use: PluginUse = PORTABLE,
+    convolutions: Operators = MappingProxyType({}),
 ) -> Graph:
     """Writes a component's graph for a parser into ``folder``.
 
@@ -64,6 +67,7 @@ def write_graph(
         folder: an existing folder.
         handled: constructs that the parser misreads and the caller corrects afterwards.
         use: what vidc's plugins compute.
+        convolutions: the form of quantized convolutions, if not the usual one.
 
     Raises:
         GraphError: ``VIDC-EXPORT-LINT``, the parser would misread the graph.
@@ -72,7 +76,7 @@ def write_graph(
     quantized = quantized_weights(program)
     signature, operators, notes = ring_form(program, component.signature, component.aligned, use)
     path = folder / f"{component.name}.onnx"
-    export_onnx(component.name, program, signature, None, path, operators)
+    export_onnx(component.name, program, signature, None, path, {**operators, **convolutions})
     model = ir.load(path)
     if parser == "onnxruntime_cuda":
         widen_activations(model)

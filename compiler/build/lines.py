@@ -31,8 +31,9 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     from vidc.compiler.backends import CompileOptions
     from vidc.compiler.backends.native_graph import ring_form
     from vidc.compiler.backends.plugin_calls import PORTABLE
+    from vidc.compiler.backends.tensorrt.compatible import compatible
     from vidc.compiler.backends.tensorrt.plugins import choose_plugins
-    from vidc.compiler.backends.tensorrt.product import product_for
+    from vidc.compiler.backends.tensorrt.product import convolution_form, product_for
     from vidc.compiler.build.program import component_program, python_line
     from vidc.exporters.onnx.export import translated_program
     from vidc.exporters.onnx.quantized import ONNXRUNTIME
@@ -46,15 +47,17 @@ def _line(error: GraphError, settings: Settings) -> str | None:
             translated, _, signature = functional_form(made.program, signature, made.aligned)
     elif settings.target.is_gpu:
         product = product_for(settings.target) if settings.backend == "tensorrt" else None
-        use = PORTABLE
+        use, form = PORTABLE, {}
         if product is not None:
             asked = settings.tensorrt
             options = CompileOptions(
                 version_compatible=asked.version_compatible, plugins=asked.plugins
             )
             use = choose_plugins(made.name, signature, made.aligned, product, options)
+            capabilities = compatible(settings).capabilities
+            form = convolution_form(product, settings.target, capabilities)
         signature, operators, _ = ring_form(made.program, signature, made.aligned, use)
-        translated, _ = translated_program(made.program, signature, operators)
+        translated, _ = translated_program(made.program, signature, {**operators, **form})
     else:
         translated, _ = translated_program(
             made.program, signature, ONNXRUNTIME

@@ -30,10 +30,10 @@ def supported_formats(recipe: Recipe, model: Family, support: QuantizationSuppor
             f"recipe {recipe.name} leaves every layer in high precision",
             "add a rule with weights, keys or values in 8 bits, or build in another precision",
         )
-    require_supported(recipe.name, formats, support)
-    _require_kernels(recipe.name, formats, model, support)
     sizes = linear_sizes(model)
     _require_convolutions(recipe.name, [n for n in formats.linear if n not in sizes], support)
+    require_supported(recipe.name, formats, support)
+    _require_kernels(recipe.name, formats, model, support)
     for name, fmt in formats.linear.items():
         if name in sizes and fmt.computes and any(size % support.multiple for size in sizes[name]):
             raise _unsupported(
@@ -79,8 +79,8 @@ def _require_convolutions(
         raise _unsupported(
             recipe,
             f"the convolution {convolutions[0]} in INT8, {support.unsupported}",
-            "remove its [[convolution]], which leaves them in high precision, or pass "
-            "--backend onnxruntime",
+            "remove its [[convolution]], which leaves them in high precision, or pass --backend "
+            "tensorrt",
         )
 
 

@@ -73,10 +73,11 @@ TENSORRT = QuantizationSupport(
     "which TensorRT networks do not support yet",
     multiple=16,
     int8_matmul=True,
+    convolutions=True,
     attention_formats=("fp8", "int8"),
     attention_kernels=True,
     ring_formats=("fp8", "int8"),
     ring_kernels=True,
 )
-"""Calls of ``vidc::quantized_linear`` that become Q/DQ in the graph that TensorRT parses, and 8-bit
-rings in plugins."""
+"""Quantized linear layers and convolutions that become Q/DQ in the graph that TensorRT parses, and
+8-bit rings in plugins."""

@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import conv2d, linear
 
 from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.rotary import ROTARY
@@ -102,13 +102,41 @@ def linear_for_tensorrt(*arguments: Any) -> Tensor:
     unit = UNIT[weight.dtype]
     values, spread = x, torch.full((), 1 / unit)
     if scale is not None:
-        steps = _quantized(
-            prepared(x, factor, mean) / scale * unit, _constant(unit, torch.float32),
-            weight.dtype,
-        )  # fmt: skip
+        steps = _steps(prepared(x, factor, mean), scale, weight.dtype)
         values, spread = _dequantized(steps, unit, x.dtype), scale * (1 / unit**2)
     rows = linear(values.flatten(0, -2), _dequantized(weight, unit, x.dtype))
     return _finished(rows.float() * weight_scale * spread, bias, x)
+
+
+def convolution_for_tensorrt(*arguments: Any) -> Tensor:
+    """``vidc::quantized_conv2d`` as a convolution between Q/DQ with constant scales.
+
+    Quantizes the input from float32. The convolution's result has the dtype of ``x`` and is scaled
+    in float32.
+    """
+    args = ConvolutionArguments(*arguments)
+    unit, dtype = UNIT[args.weight.dtype], args.x.dtype
+    values = _dequantized(_steps(args.x.float(), args.scale, args.weight.dtype), unit, dtype)
+    weight = args.weight.unflatten(1, (*args.kernel, -1)).permute(0, 3, 1, 2)
+    weight = _dequantized(weight, unit, dtype)
+    product = conv2d(values, weight, None, [*args.stride], [*args.padding]).float()
+    result = product * (args.weight_scale * (args.scale * (1 / unit**2)))[:, None, None]
+    if args.bias is not None:
+        result = result + args.bias.float()[:, None, None]
+    return result.to(dtype)
+
+
+def convolution_as_matmul(*arguments: Any) -> Tensor:
+    """``vidc::quantized_conv2d`` as ``linear_for_tensorrt`` of the input's patches.
+
+    Q follows the patches, as TensorRT fuses Q/DQ that are next to the matmul.
+    """
+    args = ConvolutionArguments(*arguments)
+    rows = rows_of_patches(args.x, args, 0)
+    linear_layer = (args.weight, args.weight_scale, args.bias, args.scale, None, None, False)
+    batch, outputs, height, width = args.output_shape
+    product = linear_for_tensorrt(rows, *linear_layer)
+    return product.reshape(batch, height, width, outputs).permute(0, 3, 1, 2)
 
 
 def linear_from_steps(
@@ -184,6 +212,12 @@ def separate_zero_points(model: ir.Model) -> None:
             del model.graph.initializers[zero.name]
 
 
+def _steps(values: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Quantizes float32 values with a scale that is multiplied in before Q."""
+    unit = UNIT[dtype]
+    return _quantized(values / scale * unit, _constant(unit, torch.float32), dtype)
+
+
 def _quantized(values: Tensor, scale: Tensor, dtype: torch.dtype, **axis: int) -> Tensor:
     to = int(ir.tensor_adapters.from_torch_dtype(dtype))
     return _node("QuantizeLinear", (values, scale), dtype, values.shape, output_dtype=to, **axis)
@@ -219,6 +253,7 @@ ONNXRUNTIME: Operators = {
 """Forms for graphs that a CPU runs."""
 TENSORRT: Operators = {
     quantized_linear: linear_for_tensorrt,
+    quantized_conv2d: convolution_for_tensorrt,
     dequantize_kv: dequantize_kv_for_tensorrt,
 }
 """Forms for graphs that TensorRT parses; plugins quantize what they write to the ring."""

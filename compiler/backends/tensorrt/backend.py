@@ -10,7 +10,12 @@ from typing import Any
 from vidc.compiler.backends import DEFAULT_OPTIONS, Backend, CompiledEngine, CompileOptions
 from vidc.compiler.backends.tensorrt.engine_layers import ENGINE, EngineLayers
 from vidc.compiler.backends.tensorrt.plan import LAYERS, eight_bit_matmuls
-from vidc.compiler.backends.tensorrt.product import Product, product_for, unsupported_reason
+from vidc.compiler.backends.tensorrt.product import (
+    Product,
+    convolution_form,
+    product_for,
+    unsupported_reason,
+)
 from vidc.compiler.config.schema import EIGHT_BITS
 from vidc.compiler.config.targets import Target, gpu_unavailable
 from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
@@ -88,7 +93,8 @@ class TensorRtBackend(Backend):
         )
         with TemporaryDirectory() as folder:
             handled = (PADDED_KEYS, *UNFUSED)
-            graph = write_graph(component, product.name, Path(folder), handled, use)
+            form = convolution_form(product, target, options.capabilities)
+            graph = write_graph(component, product.name, Path(folder), handled, use, form)
             network = parse(component.name, graph, product)
         plan = build_plan(component.name, network, product, target, options)
         file = output / FOLDER / f"{component.name}.plan"

@@ -12,7 +12,7 @@ MAX_PLAN_BYTES = 2**32
 _MAGIC = {b"vtrt": "tensorrt_rtx", b"ftrt": "tensorrt"}
 _VERSION_AT = 0x18
 _ACCELERATORS = re.compile(rb"accelerators=\{([a-z0-9 ]{1,200})\}")
-_PROGRAM_LINE = re.compile(rb"(?:tensor|fully_connected)=\{[^\n]{1,65536}")
+_PROGRAM_LINE = re.compile(rb"(?:tensor|fully_connected|corrltn)=\{[^\n]{1,65536}")
 """Line of the textual program in a TensorRT-RTX plan, where tensors precede their calls."""
 _NAME = re.compile(rb'name="([^"]{1,512})"')
 _TYPE = re.compile(rb" type=([a-z0-9_]{1,32}) \}")
@@ -33,7 +33,7 @@ class Plan:
         architectures: GPU architectures that it was built for, such as ``sm89``; may be empty.
         bytes: size in bytes.
         fused_attentions: number of fused attention kernels; None if the plan does not tell.
-        products: names of the layers that multiply 8-bit matrices; None if the plan does not tell.
+        products: names of the matmuls and convolutions with 8-bit operands; None if the plan does not tell.
     """
 
     product: str
@@ -52,7 +52,7 @@ def fused_attentions(plan: bytes) -> int | None:
 def eight_bit_matmuls(plan: bytes) -> tuple[str, ...] | None:
     """Returns the layers of a TensorRT-RTX plan whose two operands are 8-bit; None for TensorRT.
 
-    A matmul whose Q/DQ did not fuse has 16-bit operands and is part of a kernel with another name.
+    A matmul or convolution whose Q/DQ did not fuse has 16-bit operands and is part of a kernel with another name.
     """
     if _MAGIC.get(plan[:4]) != "tensorrt_rtx":
         return None

@@ -1,6 +1,6 @@
 """The two products with TensorRT's API, and the choice between them by target."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from vidc.plugins.tensorrt_import import import_tensorrt
 
 if TYPE_CHECKING:
     from vidc.exporters.onnx.constructs import Parser  # Needs what the base install lacks.
+    from vidc.exporters.onnx.functional import Operators
 
 NVIDIA_INDEX = ("--extra-index-url", "https://pypi.nvidia.com")
 """Options of pip for what is not on PyPI."""
@@ -28,6 +29,8 @@ class Product:
         install: command that installs the package.
         capabilities: compute capabilities that its engines run on.
         cross_compiles: True if it builds without a GPU; else it builds for the GPU at hand.
+        int8_convolutions: compute capabilities on which it computes convolutions between Q/DQ in
+            INT8 although their weights are inputs of the network.
     """
 
     name: "Parser"
@@ -36,6 +39,7 @@ class Product:
     install: str
     capabilities: frozenset[str]
     cross_compiles: bool
+    int8_convolutions: frozenset[str] = frozenset()
 
     def version(self) -> str | None:
         """Returns the installed version or None."""
@@ -64,6 +68,8 @@ _RTX = Product(
     install=f"{install_extra('rtx')}, which takes tensorrt-rtx from PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"}),
     cross_compiles=True,
+    # On 7.5 they become float16 convolutions; its INT8 matmuls are computed in INT8.
+    int8_convolutions=frozenset({"8.0", "8.6", "8.9", "12.0", "12.1"}),
 )
 _ENTERPRISE = Product(
     name="tensorrt",
@@ -73,8 +79,26 @@ _ENTERPRISE = Product(
     "own index, not on PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "12.1"}),
     cross_compiles=False,
+    # NvInfer.h asks for constant weights of convolutions in networks with Q/DQ.
 )
 PRODUCTS: Mapping[str, Product] = {product.name: product for product in (_RTX, _ENTERPRISE)}
+
+
+def convolution_form(
+    product: Product, target: Target, capabilities: Collection[str]
+) -> "Operators":
+    """Returns the form of INT8 convolutions that a product computes in INT8.
+
+    Args:
+        product: the product.
+        target: the target to build for.
+        capabilities: compute capabilities to build for; empty for the target's alone.
+    """
+    from vidc.exporters.onnx.quantized import convolution_as_matmul, convolution_for_tensorrt
+    from vidc.plugins.ops.quantized_conv2d import quantized_conv2d
+
+    native = product.int8_convolutions.issuperset(capabilities or {target.compute_capability})
+    return {quantized_conv2d: convolution_for_tensorrt if native else convolution_as_matmul}
 
 
 def product_for(target: Target) -> Product | None:

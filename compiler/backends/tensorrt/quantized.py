@@ -1,4 +1,4 @@
-"""Quantized linear layers of a parsed network, found by matching its layers."""
+"""Quantized linear layers and convolutions of a parsed network, found by matching its layers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _QUANTIZER = ".input_quantizer."
 
 @dataclass(frozen=True)
 class QuantizedMatmul:
-    """Matmul with an 8-bit weight.
+    """Matmul or convolution with an 8-bit weight.
 
     Attributes:
         name: name of its layer.
@@ -34,7 +34,7 @@ class QuantizedMatmul:
 
 
 def quantized_matmuls(module: Any, definition: Any) -> list[QuantizedMatmul]:
-    """Returns all matmuls with 8-bit weights."""
+    """Returns all matmuls and convolutions with 8-bit weights."""
     return _Edges(module, definition).products()
 
 
@@ -71,7 +71,7 @@ def require_quantized(
 
 
 def _counts(weights: Mapping[str, bool]) -> str:
-    return f"{len(weights)} weights and {sum(weights.values())} inputs of linear layers in 8 bits"
+    return f"{len(weights)} weights and {sum(weights.values())} inputs of layers in 8 bits"
 
 
 class _Edges:
@@ -88,10 +88,12 @@ class _Edges:
         self._views = (self._kinds.SHUFFLE, self._kinds.CAST, self._kinds.IDENTITY)
 
     def products(self) -> list[QuantizedMatmul]:
-        """Returns the matmuls whose 8-bit weight is an input of the network."""
+        """Returns the matmuls and convolutions whose 8-bit weight is an input of the network."""
         found = []
+        kinds_of_products = (self._kinds.MATRIX_MULTIPLY, self._kinds.CONVOLUTION)
         for layer in self._layers:
-            if layer.type != self._kinds.MATRIX_MULTIPLY:
+            # A convolution whose weight is no tensor has one input.
+            if layer.type not in kinds_of_products or layer.num_inputs == 1:
                 continue
             of_weight = self._behind(layer.get_input(1), self._kinds.DEQUANTIZE)
             if of_weight is None:
@@ -99,7 +101,8 @@ class _Edges:
             weight, steps = of_weight.get_input(0), self._steps(layer.get_input(0))
             inputs = layer.get_input(0) if steps is None else steps
             kinds = type_name(weight), type_name(inputs)
-            found.append(QuantizedMatmul(layer.name, weight.name, *kinds, steps is not None))
+            name = self._source(weight) or weight.name
+            found.append(QuantizedMatmul(layer.name, name, *kinds, steps is not None))
         return found
 
     def rounding(self) -> frozenset[str]:

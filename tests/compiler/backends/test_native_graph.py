@@ -3,12 +3,13 @@ import pytest
 import torch
 
 from vidc.compiler.backends.native_graph import write_graph
+from vidc.compiler.backends.onnxruntime.backend import OnnxRuntimeBackend
 from vidc.compiler.config.resolve import resolve
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx import native_ring
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.onnx.lint import lint
-from vidc.plugins.errors import BuildError
+from vidc.plugins.errors import BuildError, UnavailableError
 from vidc.plugins.ops.ring import ring_attention
 
 HANDLED = (PADDED_KEYS, *UNFUSED)
@@ -63,6 +64,47 @@ def test_onnxruntime_graph_has_supported_nodes_only(tmp_path):
     component = export_component(settings.model.parts["vae"], "fp16", "vae_decode", tmp_path)
     graph = write_graph(component, "onnxruntime_cuda", tmp_path)
     assert lint(ir.load(graph.path), "onnxruntime_cuda") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "image_encoder",
+        "vae_encode",
+        pytest.param("condition_clip", marks=pytest.mark.deep),
+        pytest.param("denoise", marks=pytest.mark.deep),
+        "vae_decode",
+    ],
+)
+def test_onnxruntime_for_a_t4_has_supported_nodes_only(name, tmp_path):
+    """Stable Video Diffusion in fp16; its image is encoded in float32."""
+    settings = resolve(
+        "svd-tiny", gpu="t4", precision="fp16", backend="onnxruntime",
+        assignments=("model.layers=1",), environ={},
+    )  # fmt: skip
+    assert (settings.backend, {*settings.precision.values()}) == ("onnxruntime", {"fp16"})
+    part = settings.model.parts[settings.model.components[name]]
+    component = export_component(part, "fp16", name, tmp_path)
+    backend = OnnxRuntimeBackend()
+    assert backend.cross_compiles(settings.target)
+    (tmp_path / "output").mkdir()
+    engine = backend.compile(component, settings.target, {}, tmp_path / "output")
+    assert engine.options["weights_given"]
+    model = ir.load(tmp_path / "output" / engine.files[0])
+    assert lint(model, "onnxruntime_cuda") == []
+    assert {node.domain for node in model.graph.all_nodes()} == {""}
+    products = {
+        node.inputs[1].dtype
+        for node in model.graph.all_nodes()
+        if node.op_type in ("Conv", "Gemm", "MatMul")
+    }
+    assert (ir.DataType.FLOAT16 in products) == (name != "vae_encode")
+
+
+def test_onnxruntime_has_no_int8_for_a_t4():
+    with pytest.raises(UnavailableError, match="VIDC-BACKEND-PRECISION") as caught:
+        resolve("svd-t4", gpu="t4", precision="int8", backend="onnxruntime", environ={})
+    assert "--backend tensorrt" in caught.value.hint
 
 
 def test_onnxruntime_computes_activations_in_float32(tmp_path):

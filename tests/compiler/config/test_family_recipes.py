@@ -48,13 +48,16 @@ def test_the_target_s_recipe_stays_for_other_families():
     assert settings.origins["quantization.recipe"] == "target cpu"
 
 
-@pytest.mark.parametrize("support", [AOTI_GPU, TENSORRT], ids=["aoti", "tensorrt"])
 @pytest.mark.parametrize("preset", ["svd-t4", "diamond-csgo"])
-def test_a_backend_without_int8_convolutions_says_what_to_do(preset, support):
+def test_tensorrt_takes_convolutions_that_aoti_refuses(preset):
     settings = resolved(preset, "cpu")
-    with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as caught:
-        supported_formats(settings.quantization.recipe, settings.model, support)
-    assert "--recipe" in caught.value.hint
+    recipe = settings.quantization.recipe
+    formats = supported_formats(recipe, settings.model, TENSORRT)
+    assert any(fmt.computes for name, fmt in formats.linear.items() if "conv" in name)
+    with pytest.raises(UnavailableError, match="the convolution .* in INT8") as caught:
+        supported_formats(recipe, settings.model, AOTI_GPU)
+    assert caught.value.code == "VIDC-RECIPE-LOWERING"
+    assert "pass --backend tensorrt, or pass --recipe" in caught.value.hint
 
 
 def test_a_precision_without_a_recipe_names_one_with():
