@@ -36,6 +36,7 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     from vidc.compiler.backends.tensorrt.product import convolution_form, product_for
     from vidc.compiler.build.program import component_program, python_line
     from vidc.exporters.onnx.export import translated_program
+    from vidc.exporters.onnx.functional import Operators
     from vidc.exporters.onnx.quantized import ONNXRUNTIME
 
     made = component_program(settings, error.component)
@@ -47,7 +48,8 @@ def _line(error: GraphError, settings: Settings) -> str | None:
             translated, _, signature = functional_form(made.program, signature, made.aligned)
     elif settings.target.is_gpu:
         product = product_for(settings.target) if settings.backend == "tensorrt" else None
-        use, form = PORTABLE, {}
+        use = PORTABLE
+        form: Operators = {}
         if product is not None:
             asked = settings.tensorrt
             options = CompileOptions(

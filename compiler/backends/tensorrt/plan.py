@@ -33,7 +33,8 @@ class Plan:
         architectures: GPU architectures that it was built for, such as ``sm89``; may be empty.
         bytes: size in bytes.
         fused_attentions: number of fused attention kernels; None if the plan does not tell.
-        products: names of the matmuls and convolutions with 8-bit operands; None if the plan does not tell.
+        products: names of the matmuls and convolutions with 8-bit operands; None if the plan does
+            not tell.
     """
 
     product: str
@@ -52,7 +53,8 @@ def fused_attentions(plan: bytes) -> int | None:
 def eight_bit_matmuls(plan: bytes) -> tuple[str, ...] | None:
     """Returns the layers of a TensorRT-RTX plan whose two operands are 8-bit; None for TensorRT.
 
-    A matmul or convolution whose Q/DQ did not fuse has 16-bit operands and is part of a kernel with another name.
+    A matmul or convolution whose Q/DQ did not fuse has 16-bit operands. A matmul is then part of a
+    kernel with another name.
     """
     if _MAGIC.get(plan[:4]) != "tensorrt_rtx":
         return None

@@ -54,7 +54,7 @@ def test_tensorrt_takes_convolutions_that_aoti_refuses(preset):
     recipe = settings.quantization.recipe
     formats = supported_formats(recipe, settings.model, TENSORRT)
     assert any(fmt.computes for name, fmt in formats.linear.items() if "conv" in name)
-    with pytest.raises(UnavailableError, match="the convolution .* in INT8") as caught:
+    with pytest.raises(UnavailableError, match=r"the convolution .* in INT8") as caught:
         supported_formats(recipe, settings.model, AOTI_GPU)
     assert caught.value.code == "VIDC-RECIPE-LOWERING"
     assert "pass --backend tensorrt, or pass --recipe" in caught.value.hint
