@@ -34,6 +34,8 @@ class OnnxRuntimeBackend(Backend):
     def precisions(self, target: Target) -> frozenset[str]:
         """Returns fp32 and fp16, plus int8 for a CPU.
 
+        Not int8 for a GPU: the CUDA provider has no INT8 convolution, neither ``QLinearConv`` nor
+        ``ConvInteger`` (onnxruntime issues 5127 and 24807).
         Not bf16: a CPU has no attention in it, and on an H200 errors of LongLive-1.3B were up to
         1.5 times PyTorch's (docs/evidence/quality.md).
         """

@@ -29,8 +29,8 @@ class Product:
         install: command that installs the package.
         capabilities: compute capabilities that its engines run on.
         cross_compiles: True if it builds without a GPU; else it builds for the GPU at hand.
-        int8_convolutions: compute capabilities on which it computes convolutions between Q/DQ in
-            INT8 although their weights are inputs of the network.
+        int8_convolutions: compute capabilities on which it is known to compute convolutions between
+            Q/DQ in INT8 although their weights are inputs of the network.
     """
 
     name: "Parser"
@@ -79,7 +79,7 @@ _ENTERPRISE = Product(
     "own index, not on PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "12.1"}),
     cross_compiles=False,
-    # NvInfer.h asks for constant weights of convolutions in networks with Q/DQ.
+    # Unknown for any GPU: its builder has not run here.
 )
 PRODUCTS: Mapping[str, Product] = {product.name: product for product in (_RTX, _ENTERPRISE)}
 
