@@ -66,6 +66,11 @@ class StreamingVae(Part):
         frames = TEMPORAL_STRIDE * self.block - (TEMPORAL_STRIDE - 1 if first else 0)
         return (self.batch, frames, 3, self.height, self.width)
 
+    @property
+    def pixels(self) -> int:
+        """Pixels of a block after the first, of all videos."""
+        return self.batch * TEMPORAL_STRIDE * self.block * self.height * self.width
+
     def encoded_shape(self, first: bool) -> tuple[int, ...]:
         """Shape of the video frames that the encoder takes; by default those of the block."""
         return self.frames_shape(first)

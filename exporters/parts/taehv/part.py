@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from vidc.exporters.parts.streaming_vae import TEMPORAL_STRIDE, StreamingVae
+from vidc.exporters.parts.streaming_vae import StreamingVae
 from vidc.exporters.parts.taehv.config import COLORS, GROUP, STAGES, TaehvConfig
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class TaehvPart(StreamingVae):
     @property
     def playing_elements(self) -> int:
         """Elements of activations at full resolution and the last layers' width."""
-        pixels = self.batch * TEMPORAL_STRIDE * self.block * self.height * self.width
-        return _ACTIVATIONS * pixels // self.config.patch**2 * max(self.config.widths[STAGES - 1 :])
+        widest = max(self.config.widths[STAGES - 1 :])
+        return _ACTIVATIONS * self.pixels // self.config.patch**2 * widest
 
     def block_flops(self) -> float:
         """Counts the convolutions of 3 x 3 pixels that decode one block, two to a multiply-add."""

@@ -47,8 +47,7 @@ class WanVaePart(StreamingVae):
 
         Small videos are decoded whole: each chunk adds nodes to the graph and time to its build.
         """
-        pixels = self.batch * TEMPORAL_STRIDE * self.block * self.height * self.width
-        return TEMPORAL_STRIDE if pixels * self.config.base_dim > _LARGE else None
+        return TEMPORAL_STRIDE if self.pixels * self.config.base_dim > _LARGE else None
 
     def network(self, precision: str) -> "nn.Module":
         """Returns diffusers' ``AutoencoderKLWan`` on the meta device."""
@@ -101,10 +100,8 @@ class WanVaePart(StreamingVae):
         On an H200, 480x832 at batch 2 in bf16 took 13 GB at most, with 1.84 GB for an activation at
         full resolution.
         """
-        pixels = self.batch * TEMPORAL_STRIDE * self.block * self.height * self.width
-        return _ACTIVATIONS * pixels * self.config.base_dim
+        return _ACTIVATIONS * self.pixels * self.config.base_dim
 
     def block_flops(self) -> float:
         """Decoding one block, in round numbers."""
-        pixels = self.batch * TEMPORAL_STRIDE * self.block * self.height * self.width
-        return pixels * _FLOPS_A_PIXEL * (self.config.base_dim / 96) ** 2
+        return self.pixels * _FLOPS_A_PIXEL * (self.config.base_dim / 96) ** 2
