@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @cache
-def svd(*assignments):
-    return tiny_svd.model(f"sampler.steps={STEPS}", "image_encoder.image=224", *assignments)
+def svd(*assignments, steps=STEPS):
+    return tiny_svd.model(f"sampler.steps={steps}", "image_encoder.image=224", *assignments)
 
 
 def picture(seed=0):
@@ -73,7 +73,7 @@ def reference():
 
 
 def generated(model, **given):
-    """Latents of every step, and the session."""
+    """Latents of every step of a clip, and its session."""
     session, latents = tiny_svd.session(model), []
     arguments = {
         "noise": drawn(1, 1, 4, 4, 16, 16), "image_noise": drawn(1, 3, 128, 128, seed=5),
@@ -85,8 +85,14 @@ def generated(model, **given):
     return latents, session
 
 
+@cache
+def guided():
+    """Latents of the clip that ``reference`` makes, and its session."""
+    return generated(svd())
+
+
 def test_a_clip_is_diffusers_step_by_step():
-    latents, session = generated(svd())
+    latents, session = guided()
     wanted, frames = reference()
     assert len(latents) == len(wanted) == STEPS
     for found, step in zip(latents, wanted, strict=True):
@@ -96,19 +102,19 @@ def test_a_clip_is_diffusers_step_by_step():
 
 
 def test_two_passes_give_the_numbers_of_a_batch():
-    both, _ = generated(svd())
+    both, _ = guided()
     one_by_one, _ = generated(svd("clip.low_memory=true"))
     assert all(relative_l2(a, b) < 1e-5 for a, b in zip(one_by_one, both, strict=True))
 
 
 def test_guidance_changes_the_clip_and_can_be_left_out():
-    guided, _ = generated(svd())
+    with_guidance, _ = guided()
     plain, _ = generated(svd("sampler.guidance=[1.0, 1.0]"))
-    assert relative_l2(plain[-1], guided[-1]) > 0.01
+    assert relative_l2(plain[-1], with_guidance[-1]) > 0.01
 
 
 def test_embeddings_stand_for_the_image_encoder():
-    with_encoder, _ = generated(svd())
+    with_encoder, _ = guided()
     part = svd().parts["image_encoder"]
     pixels = torch.from_numpy(np.array(picture())).permute(2, 0, 1)[None] / 127.5 - 1
     (embeds,) = part.components(tiny_svd.network(part))["image_encoder"].module(pixels)
@@ -146,7 +152,7 @@ def test_progress_changes_nothing_and_clips_differ_by_their_noise():
     ],
 )
 def test_refuses(given, code):
-    session = tiny_svd.session(svd())
+    session = tiny_svd.session(svd(steps=2))
     with pytest.raises(UsageError) as caught:
         session.generate(**({"image": picture()} | given))
     assert caught.value.code == code

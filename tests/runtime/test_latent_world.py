@@ -71,8 +71,11 @@ def play_both(made, frames, session, watched=None):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("plain", 100), ("ten steps", 10), ("guided", 10), ("public guidance", 5), ("noised", 10)],
-)
+    [
+        ("plain", 12), pytest.param("plain", 100, marks=pytest.mark.deep), ("ten steps", 4),
+        ("guided", 10), ("public guidance", 5), ("noised", 10),
+    ],
+)  # fmt: skip
 def test_frames_in_open_loop_equal_the_oracle(name, count):
     """Every frame starts from the oracle's past latents."""
     made = pair(sampler=MODELS[name])
@@ -92,15 +95,13 @@ def test_frames_in_open_loop_equal_the_oracle(name, count):
     assert worst < LIMIT
 
 
-def test_closed_loop_stays_with_the_oracle(made, capsys):
+def test_closed_loop_stays_with_the_oracle(made):
     errors = [
         compare(latent, expected).relative_l2
         for _, expected, latent in play_both(made, 30, open_session(made))
     ]
-    with capsys.disabled():
-        print("\nlatents, relative L2 by frame:", " ".join(f"{each:.1e}" for each in errors))
     assert errors[0] < LIMIT
-    assert max(errors) < 1e-2
+    assert max(errors) < 10 * LIMIT
 
 
 def test_past_and_actions_decide_latents(made):

@@ -68,7 +68,7 @@ def test_100_frames_in_open_loop_equal_the_oracle():
     assert max(errors) < 1e-5
 
 
-def test_ring_equals_recomputing_the_window_until_it_is_full(capsys):
+def test_ring_equals_recomputing_the_window_until_it_is_full():
     """Later, kept keys and values depend on frames that left the window; recomputed ones do not."""
     made = pair()
     session = open_session(made)
@@ -83,8 +83,6 @@ def test_ring_equals_recomputing_the_window_until_it_is_full(capsys):
         )
         world.latents.append(found[0])
         world.actions.append(action)
-    with capsys.disabled():
-        print("\nring against recomputation, relative L2 by frame:", *map("{:.1e}".format, errors))
     assert max(errors[: window - 1]) < 1e-5
     assert 1e-4 < max(errors[window - 1 :]) < 0.5
 
@@ -106,7 +104,7 @@ def test_the_500m_model_equals_the_oracle():
     assert (session.decode(latent).permute(0, 3, 1, 2) - exact).abs().max() < 0.51
 
 
-def test_closed_loop_stays_with_the_oracle(capsys):
+def test_closed_loop_stays_with_the_oracle():
     made = pair()
     session = open_session(made)
     world = started(made, session)
@@ -118,8 +116,6 @@ def test_closed_loop_stays_with_the_oracle(capsys):
         picture = session.step(noise)
         exact = made.vae.decode(expected[None]).add(1).mul(127.5).clamp(0, 255)
         errors.append(error(picture[0].permute(2, 0, 1).float(), exact[0]))
-    with capsys.disabled():
-        print("\nclosed loop, relative L2 of pixels by frame:", *map("{:.1e}".format, errors))
     assert errors[0] < 5e-3
     assert max(errors) < 0.05
 

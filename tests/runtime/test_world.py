@@ -97,14 +97,12 @@ def test_frames_in_open_loop_equal_the_oracle(name, count):
 
 
 @pytest.mark.parametrize("name", ["fast", "atari"])
-def test_closed_loop_stays_with_the_oracle(name, capsys):
+def test_closed_loop_stays_with_the_oracle(name):
     made = pair(**MODELS[name])
     errors = [
         compare(frame.float(), (expected.permute(0, 2, 3, 1) + 1) * 127.5).relative_l2
         for expected, frame in play_both(made, 30, open_session(made))
     ]
-    with capsys.disabled():
-        print(f"\n{name}, relative L2 by frame:", " ".join(f"{each:.1e}" for each in errors))
     assert errors[0] < 1e-4
     assert max(errors) < 0.05
 

@@ -42,6 +42,7 @@ def network(part: Part) -> nn.Module:
     return with_weights(part.network("fp32"), weights(part))
 
 
+@cache
 def engines(svd: Svd) -> dict[str, EagerEngine]:
     """Every component, run by PyTorch."""
     found: dict[str, EagerEngine] = {}

@@ -62,7 +62,8 @@ def test_a_half_alone_is_the_half_of_a_batch(svd):
         assert relative_l2(found, alone) < LIMIT
 
 
-def test_image_and_frames_change_the_prediction(svd):
+def test_image_and_frames_change_the_prediction():
+    svd = tiny_svd.model("clip.height=64", "clip.width=64")
     height, width = svd.latent_size
     sample, time = drawn(2, svd.clip.frames, 8, height, width), torch.tensor([0.5])
     denoise, states = conditioned(svd, drawn(1, 1, svd.unet.image_dim))
@@ -81,9 +82,7 @@ def test_vae_encoder(svd):
     assert relative_l2(found, tiny_svd.vae(svd).encode(image).latent_dist.mode()) < LIMIT
 
 
-@pytest.mark.parametrize(
-    ("frames", "chunk"), [(14, 1), (14, 2), (14, 7), (14, 14), (25, 1), (25, 5), (25, 25)]
-)
+@pytest.mark.parametrize(("frames", "chunk"), [(14, 1), (14, 7), (25, 5), (25, 25)])
 def test_vae_decoder(frames, chunk):
     sized = (f"clip.frames={frames}", f"clip.chunk={chunk}", "clip.height=64", "clip.width=64")
     svd = tiny_svd.model(*sized)
