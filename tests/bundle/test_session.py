@@ -103,14 +103,15 @@ def test_a_stream_depends_on_its_seed_alone(bundle):
     assert not torch.equal(clip(bundle, 7, 3), clip(bundle, 8, 3))
 
 
-@pytest.fixture(params=["onnxruntime", "aoti"])
-def built(request, project, taehv, tmp_path):
-    """The bundle by one backend and the other, with the small decoder where that takes minutes."""
-    choices, parts = [], {}
-    if request.param == "aoti":
-        choices, parts = ["vae.kind=taehv", *small_taehv.SIZES], {"taehv": taehv}
-    settings, sources = project.resolve(*choices, parts=parts, backend=request.param)
-    return whole(settings, sources).run(tmp_path / "bundle", project.cache, LineProgress()).output
+@pytest.fixture(scope="module", params=["onnxruntime", "aoti"])
+def built(request, project, taehv, tmp_path_factory):
+    """A bundle of each backend, with the small decoder where the large one takes minutes."""
+    if request.param == "onnxruntime":
+        return project.bundle
+    choices = ("vae.kind=taehv", *small_taehv.SIZES)
+    settings, sources = project.resolve(*choices, parts={"taehv": taehv}, backend="aoti")
+    output = tmp_path_factory.mktemp("aoti") / "bundle"
+    return whole(settings, sources).run(output, project.cache, LineProgress()).output
 
 
 @pytest.fixture
