@@ -50,7 +50,7 @@ def test_preset_in_high_precision_resolves_for_every_target(preset, gpu):
             resolve(preset, gpu=gpu, environ={})
         return
     found = resolve(preset, gpu=gpu, environ={})
-    assert found.quantization is None
+    assert (found.preset, found.quantization) == (preset, None)
     assert set(found.precision.values()) <= set(found.target.precisions)
 
 

@@ -9,7 +9,6 @@ from vidc.compiler.config.presets import (
     preset_names,
 )
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.targets import targets
 from vidc.compiler.config.toml import to_toml
 from vidc.plugins.errors import UsageError
 
@@ -37,15 +36,6 @@ def test_the_presets_that_users_rely_on_are_there():
         *(name for name, *_ in LOGGED),
     }
     assert DEFAULT_PRESET in preset_names()
-
-
-@pytest.mark.parametrize("name", [name for name in preset_names() if name not in QUANTIZED])
-@pytest.mark.parametrize("target", targets())
-def test_every_preset_resolves_for_every_target(name, target):
-    backend = "aoti" if targets()[target].is_gpu else "onnxruntime"
-    found = resolve(name, gpu=target, backend=backend, environ={})
-    assert found.preset == name
-    assert set(found.precision.values()) <= set(found.target.precisions)
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
