@@ -44,9 +44,9 @@ from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 WHOLE_TILES = "vidc.plugins.ops.flash_attention.split_from"
 FP8 = torch.float8_e4m3fn
 PRODUCT = 8192
-"""The side of the product in FP8 that 8 bits are measured against."""
+"""Rows and columns of the FP8 matmul whose rate 8-bit attention is compared with."""
 QUERIES_AT_ONCE = 512
-"""Of the float32 attention that errors are taken against."""
+"""Number of queries of a part of the float32 attention, the reference of errors."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Of queries, valid keys and values, and outputs, once each, in 16 bits."""
+        """Bytes of queries, valid keys and values, and outputs, once each, in 16 bits."""
         return 4 * self.batch * self.heads * (self.tokens + self.valid) * self.head_dim
 
     @property
@@ -89,7 +89,7 @@ class Shape:
 
 
 def short(tokens: int = 512, batch: int = 32, heads: int = 8) -> Shape:
-    """Of the public baseline."""
+    """Shape of the public baseline."""
     return Shape(tokens, tokens, tokens, heads, 64, batch, "float16")
 
 
@@ -139,7 +139,7 @@ def in_8_bits(to: torch.dtype, query: Tensor, key: Tensor, value: Tensor, length
 
 
 EIGHT_BITS = {"fp8": partial(in_8_bits, FP8), "int8": partial(in_8_bits, torch.int8)}
-"""What rounds a 16-bit operator's arguments, by the name of the way."""
+"""Functions that round a 16-bit operator's arguments, by the name of the way."""
 
 
 def scaled_tflops(device: torch.device) -> float:

@@ -40,7 +40,7 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a block of latent frames."""
+    """Sizes of a block of latent frames."""
 
     frames: int = 3
     frame_tokens: int = 1560

@@ -1,4 +1,4 @@
-"""How many products and instructions a Hopper multiprocessor does in a cycle.
+"""Rates of matrix products and instructions of a Hopper multiprocessor, in each cycle.
 
     python benchmarks/instruction_rates.py > rates.cu    # writes CUDA source; needs nothing
     nvcc -gencode arch=compute_90a,code=sm_90a rates.cu -o rates && ./rates > rates.jsonl

@@ -109,7 +109,7 @@ class Model:
         return flow
 
     def operators(self, name: str) -> dict[str, int]:
-        """How many nodes of each type ONNX Runtime makes of a graph."""
+        """Counts the nodes of each type that ONNX Runtime makes of a graph."""
         import onnx
 
         graph = onnx.load(self.folder / f"{name}.optimized.onnx", load_external_data=False).graph

@@ -131,7 +131,7 @@ def compiled(case: Case, component: ExportedComponent, folder: Path) -> tuple[Si
 def wrong(
     case: Case, sizes: CausalVideo, signature: Signature, found: InspectedPlan, plan: bytes
 ) -> list[str]:
-    """What an engine is not that it should be."""
+    """Lists what is wrong with an engine."""
     network = found.network
     assert network is not None
     says = []
@@ -168,7 +168,7 @@ def wrong(
 
 
 def wrong_products(case: Case, sizes: CausalVideo, found: InspectedPlan) -> list[str]:
-    """What of an engine is not in the 8 bits that it should be in, or is and should not be."""
+    """Lists layers of an engine whose number of bits is not the recipe's."""
     network = found.network
     assert network is not None
     products, pairs = expected_products(case, sizes.transformer.layers)
@@ -187,7 +187,7 @@ def wrong_products(case: Case, sizes: CausalVideo, found: InspectedPlan) -> list
 
 
 def expected_products(case: Case, layers: int) -> tuple[int, int]:
-    """How many Linears of a component are in 8 bits, and how many inputs these read."""
+    """Counts the Linears of a component that are in 8 bits, and the inputs that these read."""
     if case.precision not in EIGHT_BITS:
         return 0, 0
     if case.component == "text_kv":

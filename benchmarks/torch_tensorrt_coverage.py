@@ -54,7 +54,7 @@ MODELS = {
     "longlive-1.3b, 2 layers": ("longlive-1.3b", ("model.layers=2",)),
 }
 ENGINES = {("demo", name) for name in ("text_kv", "denoise", "kv_update")}
-"""Of these an engine is tried: minutes each, on a CPU."""
+"""Components of which an engine is tried; each takes minutes on a CPU."""
 PRECISION = "bf16"
 FORMS = ("exported", "portable")
 PACKAGES = ("torch_tensorrt_rtx", "torch_tensorrt")
@@ -67,7 +67,7 @@ STAND_INS: dict[str, Any] = {
     "torch.cuda.current_device": lambda: 0,
     "torch._C._CudaDeviceProperties": object,
 }
-"""What is asked on import: whether this is a Tegra, which device is the default, an annotation."""
+"""Calls that Torch-TensorRT makes on import: a Tegra, the default device, an annotation."""
 
 
 def unpack(wheels: Path, package: str, folder: Path) -> Path:
@@ -133,7 +133,7 @@ def programs(component: ExportedComponent) -> Iterator[tuple[str, ExportedProgra
 
 
 def lowered(program: ExportedProgram) -> torch.fx.GraphModule:
-    """What Torch-TensorRT's own compilation looks converters up for."""
+    """Calls that Torch-TensorRT's own compilation looks up converters for."""
     from torch_tensorrt.dynamo._settings import CompilationSettings
     from torch_tensorrt.dynamo.lowering import (
         get_decompositions,
@@ -164,7 +164,7 @@ def covered(program: ExportedProgram) -> dict[str, Any]:
 
 
 def engine(program: ExportedProgram) -> dict[str, Any]:
-    """How many bytes the engine has, or what was said instead of one."""
+    """Bytes of the engine, or the message of the error instead of one."""
     from torch_tensorrt.dynamo import convert_exported_program_to_serialized_trt_engine
 
     inputs = [
@@ -210,7 +210,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def rows(model: str, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What is not known yet of a model's components."""
+    """Parts of a model's components that are not known yet."""
     done = {(row["model"], row["component"], row["form"]) for row in known}
     sources = source_digest(SOURCES)
     preset, assignments = MODELS[model]

@@ -239,7 +239,7 @@ def tensors(network: Any, names: dict[str, str]) -> set[tuple[str, str, tuple[in
 
 
 def ways(spec: Any) -> Iterator[tuple[str, str]]:
-    """How an engine takes and gives a tensor of its signature."""
+    """Binding of a tensor of an engine's signature."""
     if spec.reads:
         yield "in", spec.name
     if spec.writes:

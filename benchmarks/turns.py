@@ -20,14 +20,14 @@ from vidc.runtime.strict import plain
 BEYOND_CACHES = 256 * 2**20
 """Bytes: several times the L2 of the largest GPU."""
 LEAST_CALLS = 20
-"""Of a graph, so that its launch is little beside them."""
+"""Least number of calls in a graph, so that its launch takes a small share of the time."""
 WARM_UP = 20
 
 Arguments = tuple[Any, ...]
 
 
 def argument_sets(make: Callable[[], Arguments], device: torch.device) -> list[Arguments]:
-    """As many drawn sets of arguments as no cache holds; one on a CPU."""
+    """Draws so many sets of arguments that no cache holds them all; one on a CPU."""
     first = make()
     size = sum(value.nbytes for value in first if isinstance(value, Tensor))
     count = -(-BEYOND_CACHES // size) if device.type == "cuda" else 1

@@ -120,7 +120,7 @@ QUOTED = re.compile(r"`([^`\s]+)`")
 
 
 def is_path(text: str) -> bool:
-    """Whether a quoted word is meant as a file or folder of this repository."""
+    """Returns True if a quoted word is meant as a file or folder of this repository."""
     return re.fullmatch(r"[\w./-]+", text) is not None and text.split("/")[0] in SHIPPED
 
 

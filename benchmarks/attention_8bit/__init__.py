@@ -1,4 +1,4 @@
-"""Where vidc is not installed, this checkout takes its place."""
+"""Imports this checkout as vidc if vidc is not installed."""
 
 import importlib.util
 import sys

@@ -7,7 +7,7 @@ from attention_8bit.ring import RingScales
 from vidc.plugins.quantize import LARGEST
 
 BALANCE = 0.5
-"""How much of an outlying pair of channels moves from the keys to the queries: 1 is all of it."""
+"""Share of an outlying pair of channels that moves from the keys to the queries, up to 1."""
 
 
 def calibrate(

@@ -25,7 +25,7 @@ from vidc.plugins.transposed_values import GROUP
 AGAINST_EMULATION = 0.006
 """Relative L2: bfloat16's 0.0017, and weights that the approximate exponential moved by one."""
 ASKED = 0.03
-"""Of any 8-bit kernel against float64, relative L2."""
+"""Limit of the relative L2 of any 8-bit kernel against float64."""
 AGAINST_FLOAT64 = {
     (torch.int8, 64): ASKED, (torch.int8, 128): ASKED, (torch.float8_e4m3fn, 128): ASKED,
     (torch.float8_e4m3fn, 64): 0.04,
@@ -35,13 +35,13 @@ alone, with exact weights, are at up to 0.032 there."""
 FEW_QUERIES = 64
 """Fewer may be twice as far: a single one is no mean."""
 ELEMENT = 0.1
-"""Of an element, relative to its row's root mean square: more than that is wrong, not rounding."""
+"""Limit of an element's error, relative to its row's root mean square, that rounding explains."""
 OF_WEIGHTS = 2**-3
 """In FP8 of what each weight adds besides: two that are rounded differently are so far apart."""
 OF_MANY = 1 / 3
-"""How much of that is left over many queries: roundings are rarely the worst."""
+"""Share of that limit over many queries: roundings are rarely the worst."""
 PRODUCTS_KEPT = 2**-10
-"""Of the sum of a product's magnitudes: what the matrix units may lose of it in FP8."""
+"""Share of the sum of a product's magnitudes that the matrix units may lose in FP8."""
 
 WORST = {torch.int8: (0x80, 0x80), torch.float8_e4m3fn: (0x7F, 0xFE)}
 """Bytes of keys and of values that do not count: -128 and -128, not a number and -448."""
@@ -112,7 +112,7 @@ def relative(found: Tensor, wanted: Tensor) -> float:
 
 
 def rounding(at: Problem, valid_length: int) -> Tensor:
-    """How far outputs ``[B, T, H, D]`` may be apart because weights are rounded differently.
+    """Limit of the difference of outputs ``[B, T, H, D]`` whose weights are rounded differently.
 
     In INT8 every weight is rounded by the same step, and many together hardly show. In FP8 the step
     is up to an eighth of the weight, so where few keys count, an eighth of what they add: more than
@@ -129,7 +129,7 @@ def rounding(at: Problem, valid_length: int) -> Tensor:
 
 
 def _weights_and_values(at: Problem, valid_length: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each head, float32: ``[B, T, S]`` and, in units of their scales, ``[B, S, D]``."""
+    """Yields weights ``[B, T, S]`` and values ``[B, S, D]``, unscaled, of each head in float32."""
     values = restore_values(at.ring.value, at.ring.key.shape[1])[:, :valid_length].float()
     for h in range(at.query.shape[2]):
         dot = products(at.query[:, :, h : h + 1], at.ring.key[:, :valid_length, h : h + 1])[:, 0]

@@ -1,4 +1,4 @@
-"""What the kernel of ``plugins/cuda/sm90_ring_attention.cuh`` computes, step by step in PyTorch.
+"""Emulates the kernel of ``plugins/cuda/sm90_ring_attention.cuh`` step by step in PyTorch.
 
 INT8: sums of integers are exact in float32 up to 2^24, so the products are bit for bit the
 kernel's. Only its exponential differs, in the last bits, which moves a rounded weight by one here

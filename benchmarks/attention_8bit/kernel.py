@@ -153,6 +153,6 @@ class Emulation:
 
 
 def first_products(query: Tensor, ring: Ring8Bit) -> Tensor:
-    """What the kernel writes for debugging, at most ``[128, 128]``: int32, or float32 for FP8."""
+    """Products that the kernel writes for debugging, at most ``[128, 128]``; in FP8 float32."""
     dot = products(query[:1, :TILE, :1], ring.key[:1, :TILE, :1])[0, 0]
     return dot.to(torch.int32) if query.dtype == torch.int8 else dot

@@ -1,4 +1,4 @@
-"""How far 8-bit attention is from float64 under candidate schemes, emulated on the CPU.
+"""Errors of 8-bit attention against float64 under candidate schemes, emulated on the CPU.
 
     export PYTHONPATH=benchmarks
     python -m attention_8bit.numerics > benchmarks/attention_8bit/numerics.json
@@ -28,7 +28,7 @@ DEPTH = 32
 LARGEST = LARGEST_OF[torch.int8]
 E4M3_LARGEST = LARGEST_OF[torch.float8_e4m3fn]
 WEIGHT_SCALE = 256.0
-"""Of weights in e4m3: the largest power of two that none exceeds."""
+"""Scale of weights in e4m3: the largest power of two that keeps them in range."""
 DRAIN = 0.05
 
 
@@ -76,7 +76,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Scheme:
-    """How logits and values are rounded, and what block of weights; see the functions it names."""
+    """Rounding of logits, weights and values, by the names that the functions below match."""
 
     name: str
     logits: str
@@ -124,7 +124,7 @@ def logits(head: Head, scheme: Scheme) -> Tensor:
 
 
 def values(head: Head, scheme: Scheme) -> tuple[Tensor, Tensor]:
-    """What weights multiply, and what the output gets back."""
+    """Values that weights multiply, and the mean that is added to the output."""
     value, mean = head.value, torch.zeros(head.value.shape[1])
     match scheme.values:
         case "float32":

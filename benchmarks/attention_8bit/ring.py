@@ -18,7 +18,7 @@ VALUE_ROW = 128
 
 @dataclass(frozen=True)
 class RingScales:
-    """What a calibration fixes for the keys and values of a layer, float32.
+    """Scales and means of a layer's keys and values by a calibration, float32.
 
     ``smooth`` divides keys and multiplies queries: one number for both channels of a RoPE pair, so
     that it commutes with RoPE and folds into the weights of the norms before it. ``key_mean`` is

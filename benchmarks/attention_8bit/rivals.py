@@ -16,7 +16,7 @@ E4M3 = torch.float8_e4m3fn
 
 
 def rivals(inputs: Inputs, valid_length: int) -> tuple[dict[str, Contender], dict[str, str]]:
-    """What there is, by name, and why the rest is not."""
+    """Rivals that are available, by name, and the reasons why others are not."""
     cut = Inputs(inputs.query, inputs.key[:, :valid_length], inputs.value[:, :valid_length])
     found, missing = {"bf16_cudnn": _bf16_cudnn(cut)}, {}
     for name, make in (

@@ -56,7 +56,7 @@ Record = dict[str, Any]
 
 
 class Trial:
-    """What the groups share."""
+    """State that the groups of checks share."""
 
     def __init__(self, library: Path | None) -> None:
         self.small = library is None

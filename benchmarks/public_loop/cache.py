@@ -10,7 +10,7 @@ TextCache = dict[str, tuple[Tensor, Tensor]]
 
 
 class Slots(NamedTuple):
-    """Where a pass goes in a layer's cache; everything in tokens.
+    """Position of a pass in a layer's cache; everything in tokens.
 
     Attributes:
         evicted: dropped behind the sink to make room.

@@ -1,4 +1,4 @@
-"""What ``benchmarks/tensorrt_matrix.py`` checks of an engine, each with a fault planted in it."""
+"""Checks of ``benchmarks/tensorrt_matrix.py``, each with a fault planted in an engine."""
 
 from dataclasses import replace
 

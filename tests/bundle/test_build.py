@@ -144,7 +144,7 @@ def test_what_is_no_bundle_is_not_replaced(project, tmp_path):
 
 
 def test_an_altered_bundle_is_made_again(project, tmp_path, monkeypatch):
-    """Of what it copies, packaging knows the digests; the new name is on disk when it is done."""
+    """Packaging knows the digests of copied files; the new name is on disk when it is done."""
     hashed, synced = [], []
     monkeypatch.setattr(packaging, "file_entry", lambda p: hashed.append(p.name) or file_entry(p))
     monkeypatch.setattr(publish, "sync", synced.append)

@@ -55,7 +55,7 @@ def arguments(
     peak: float = 1.0,
     size: float = 1.0,
 ) -> dict[str, Tensor]:
-    """What ``ring_attention`` takes; logits deviate by ``peak`` and values by ``size``."""
+    """Arguments of ``ring_attention``; logits deviate by ``peak`` and values by ``size``."""
     tensor = draw(seed)
     ring = (batch, slots, heads, head_dim)
     return {

@@ -31,7 +31,7 @@ class AttentionLayer(torch.nn.Module):
 
 
 def arguments(device: torch.device, of: torch.dtype = torch.int8) -> list[Tensor]:
-    """What the module takes."""
+    """Arguments of the module."""
     taken = to_8bit_arguments(RING, to=of, mean=False)
     taken = {name: value for name, value in taken.items() if isinstance(value, Tensor)}
     position = taken.pop("position")

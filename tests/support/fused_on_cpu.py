@@ -55,7 +55,7 @@ class Given(ctypes.Structure):
 
 
 class RefusedError(RuntimeError):
-    """What the operator's checks, or the launch, said."""
+    """Message of the operator's checks, or of the launch."""
 
 
 class Fenced:
@@ -100,7 +100,7 @@ class Kernels:
     def operator(
         self, overload: torch._ops.OpOverload, backwards: bool = False
     ) -> Callable[..., Any]:
-        """What calls an operator's kernels, by the operator's arguments.
+        """Returns a function that calls an operator's kernels, with the operator's arguments.
 
         Args:
             overload: the operator.
@@ -147,7 +147,7 @@ class Kernels:
     def refusal(
         self, overload: torch._ops.OpOverload, taken: dict[str, Any], **devices: int
     ) -> str:
-        """What is said of arguments as they are, on GPUs or where else; empty if nothing is."""
+        """Message of the kernels' checks for arguments on these devices; empty if they pass."""
         outputs = [torch.empty(1 << 20, dtype=torch.uint8) for _ in range(3)]
         try:
             self.raw(*self.entry(overload), list(taken.values()), outputs, devices)

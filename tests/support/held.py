@@ -146,7 +146,7 @@ def sampler(taken: dict, device: torch.device = CPU, operator=sampler_step) -> N
 
 
 def _rotated(x: Tensor, weight: Tensor, taken: dict) -> tuple[Tensor, Tensor]:
-    """Of ``[B, T, H, D]`` in float64, and what rounding the norm to its dtype changes of it."""
+    """Rotated ``[B, T, H, D]`` in float64, and the change by rounding the norm to its dtype."""
     dtype, x = x.dtype, x.double()
     factor = (x.square().mean((-2, -1), keepdim=True) + taken["eps"]).rsqrt()
     unit = x * factor * weight.double().reshape(x.shape[2:])

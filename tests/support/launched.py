@@ -1,4 +1,4 @@
-"""Where the kernels' first argument has which tensor, by the structures in ``plugins/cuda``."""
+"""Places of tensors in the kernels' first argument, by the structures in ``plugins/cuda``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ MAPS = 24
 """The word behind those of the argument: of the first tensor map, ``recorded_cuda.cpp``."""
 _QKV = ("qkv", "query_weight", "key_weight", "cos", "sin", "position")
 _QKV_WORDS = 9
-"""Of ``QkNormRope``: these, and numbers."""
+"""Words of ``QkNormRope``: the tensors above, and numbers."""
 _FIELDS: dict[str, Sequence[str]] = {
     "gelu_quantize": ("x", "output_scale", "output_mean", "output 0"),
     "ring_attention_16bit": ("query", "key_cache", "value_cache", "valid_length", "output 0"),
@@ -34,7 +34,7 @@ def fields(
     outputs: Sequence[Tensor],
     workspace: Tensor | None,
 ) -> list[dict[int, int]]:
-    """Of each launch the words that are addresses, 0 for a tensor that is not given.
+    """Lists the words of each launch that are addresses, 0 for a tensor that is not given.
 
     Args:
         operator: its name.

@@ -33,7 +33,7 @@ class Layer(torch.nn.Module):
 
 
 def arguments(device: torch.device) -> list[torch.Tensor]:
-    """What the module takes."""
+    """Arguments of the module."""
     qkv = qkv_arguments(RING, torch.bfloat16, 1)
     ring = to_8bit_arguments(RING, to=torch.int8)
     weights = torch.stack([qkv["query_weight"], qkv["key_weight"]])

@@ -1,4 +1,4 @@
-"""Whether ModelOpt is installed: CI has it, by the extra `dev`."""
+"""Skips tests if ModelOpt is not installed. CI has it, by the extra `dev`."""
 
 from importlib.util import find_spec
 

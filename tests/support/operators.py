@@ -66,7 +66,7 @@ def gelu_arguments(
     batch=1, tokens=3, width=16, dtype=FLOATS[1], output=FLOATS[1], seed=1, deviation=1.0,
     centered=False,
 ):  # fmt: skip
-    """What ``gelu_quantize`` takes."""
+    """Arguments of ``gelu_quantize``."""
     tensor = draw(seed)
     return {
         "x": tensor(batch, tokens, width, dtype=dtype, deviation=deviation),
@@ -161,7 +161,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def slot_of(token: int, window: int, sink: int) -> int:
-    """Where the ring keeps an absolute token."""
+    """Returns the slot of an absolute token."""
     return token if token < sink else sink + (token - sink) % (window - sink)
 
 
@@ -182,7 +182,7 @@ class Ring:
         return self.heads * self.head_dim
 
     def slots(self) -> Tensor:
-        """Of the block's tokens."""
+        """Slots of the block's tokens."""
         where = range(self.position, self.position + self.tokens)
         return torch.tensor([slot_of(token, self.window, self.sink) for token in where])
 
@@ -190,7 +190,7 @@ class Ring:
 def qkv_arguments(
     ring: Ring, dtype: torch.dtype, seed: int, deviation: float = 1.0
 ) -> dict[str, object]:
-    """What ``qk_norm_rope_ring_write`` takes; the caches hold values of their own."""
+    """Arguments of ``qk_norm_rope_ring_write``; the caches hold values of their own."""
     tensor = draw(seed)
     shape = (ring.batch, ring.window, ring.heads, ring.head_dim)
     angles = tensor(ring.tokens, ring.head_dim // 2, deviation=3).double()

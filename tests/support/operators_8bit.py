@@ -51,7 +51,7 @@ def attention_arguments(
     output: torch.dtype = torch.bfloat16,
     seed: int = 1,
 ) -> dict[str, object]:
-    """What ``ring_attention_8bit`` takes; logits are some units apart."""
+    """Arguments of ``ring_attention_8bit``; logits are some units apart."""
     tensor = draw(seed)
     largest = 448 if of is FP8 else 127
 

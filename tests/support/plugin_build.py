@@ -53,7 +53,7 @@ def named(headers: str) -> str:
 
 
 def lacking() -> str | None:
-    """What a machine lacks to build them."""
+    """Tools that this machine lacks to build them."""
     for tool in TOOLS:
         if shutil.which(tool) is None:
             return f"there is no {tool}"
@@ -71,7 +71,7 @@ def run(*command: object) -> str:
 
 
 def configure(folder: Path, *settings: str) -> str:
-    """What CMake says; kernels are for one architecture, for tests compile them for all."""
+    """Output of CMake. Kernels are for one architecture: other tests compile them for all."""
     return run(
         "cmake", "-S", ROOT, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}",
         f"-DVIDC_ARCHITECTURES={HOPPER}", *settings,

@@ -89,7 +89,7 @@ def array(kind, values: Sequence):
 
 
 class RefusedError(Exception):
-    """What a plugin said when it returned an error."""
+    """Message of a plugin that returned an error."""
 
 
 class Host:
@@ -129,7 +129,7 @@ class Host:
         return getattr(self.call, f"host_creator_{what}")(self.library, index).decode()
 
     def field_types(self, name: str) -> dict[str, int]:
-        """Of the attributes that a creator lists."""
+        """Types of the attributes that a creator lists, by name."""
         found = self.call.host_creator_fields(self.library, self.creators[name])
         return {field.name.decode(): field.type for field in Fields.from_address(found)}
 

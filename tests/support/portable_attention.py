@@ -11,7 +11,7 @@ from torch import Tensor
 from vidc.plugins.ops.ring_attention_8bit import AttentionArguments
 
 OF_WEIGHTS = 5e-4
-"""What rounding weights to float16 adds at most, of the largest output."""
+"""Largest error that rounding weights to float16 adds, relative to the largest output."""
 
 
 def attending(launch: Callable[[Any], int]) -> Callable[..., Tensor]:

@@ -37,7 +37,7 @@ def _to(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 
 
 def kinds() -> Iterator[Refusal]:
-    """Of another dtype, and of another number of dimensions: what a trace refuses too."""
+    """Refusals of another dtype and of another number of dimensions, in traces too."""
     for name, argument, tensor in tensors():
         wrong = torch.float32 if argument in INTEGERS else torch.int64
         said = f"{argument}: expected "
@@ -47,7 +47,7 @@ def kinds() -> Iterator[Refusal]:
 
 
 def memory() -> Iterator[Refusal]:
-    """Of another layout or alignment: what only a kernel refuses. One number has neither."""
+    """Refusals of another layout or alignment, by kernels alone. One number has neither."""
     for name, argument, tensor in tensors():
         if tensor.numel() == 1:
             continue

@@ -51,7 +51,7 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
     "sampler": (sampler_step, sampler_arguments),
     "sampler with noise": (sampler_step, lambda: sampler_arguments(1, fresh=True)),
 }  # fmt: skip
-"""What the arguments of each are, before one is changed."""
+"""Arguments of each operator, before one is changed."""
 _TORCH_ALONE = ("winograd", "group norm", "frames", "sampler")
 PLUGINS = {name: made for name, made in OPERATORS.items() if not name.startswith(_TORCH_ALONE)}
 """Operators with a TensorRT plugin; AOTInductor engines or programs alone call the rest."""
@@ -285,11 +285,11 @@ REFUSALS = [
     ),
     *_of("as they are", ("value_transposed", lambda _: True, "shape [2, 3, 32, S'], found [2,")),
 ]
-"""Of shapes and dtypes: what a trace refuses too."""
+"""Refusals of shapes and dtypes, in traces too."""
 
 
 def of_kernels(refusals: list[Refusal]) -> dict[str, str]:
-    """What the library of kernels says of each; where it says nothing, an empty text."""
+    """Messages of the library of kernels for each refusal; empty if it accepts."""
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
     said = {}
     for refusal in refusals:

@@ -40,7 +40,7 @@ RINGS = (
 
 
 def rows() -> Iterator[Call]:
-    """Of every width and pair of dtypes, a number of rows that no group of them divides."""
+    """Cases of every width and pair of dtypes, with a number of rows that no group divides."""
     for width in WIDTHS:
         for dtype in FLOATS:
             for output in (*FLOATS, FP8):

@@ -66,7 +66,7 @@ steps = 2
 
 @dataclass(frozen=True)
 class WorldCase:
-    """What tests of all worlds need to know of one.
+    """A family of worlds, for tests of all of them.
 
     Attributes:
         preset: text of the preset's file.

@@ -1,4 +1,4 @@
-"""What lies beyond a calibration's ranges, against sums by hand, and the refusal of too much."""
+"""Values beyond a calibration's ranges, against sums by hand, and the refusal of too many."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Which calls a measurement makes, and which of them it counts; how long they take is a script."""
+"""Calls that a measurement makes, and those that it counts; their times are scripted."""
 
 from collections import Counter
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""What is told of the machine around a measurement."""
+"""Facts of the machine around a measurement."""
 
 import subprocess
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What components compute, held to counts made another way."""
+"""Work of components, against counts made another way."""
 
 from collections import Counter
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a stage's key is made of, without building anything."""
+"""Contents of stages' keys, without building anything."""
 
 import json
 import pickle

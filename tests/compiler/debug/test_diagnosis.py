@@ -1,4 +1,4 @@
-"""What is said of a component, whatever is wrong with it."""
+"""Diagnoses of a component with each kind of fault."""
 
 import pytest
 import torch

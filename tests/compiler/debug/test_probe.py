@@ -1,4 +1,4 @@
-"""Where a program's wrong value is found, and what part of the program shows it."""
+"""Search for a program's wrong value, and the part of the program that shows it."""
 
 import onnx
 import onnxruntime
@@ -99,7 +99,7 @@ def test_the_first_wrong_value_is_found_in_few_builds(look, tmp_path, name):
 
 
 def run(shown, name):
-    """What ONNX Runtime makes of the graph, and what is expected of it."""
+    """Results of ONNX Runtime for the graph, and the expected ones."""
     contents = load_file(shown.tensors)
     session = onnxruntime.InferenceSession(shown.graph, providers=["CPUExecutionProvider"])
     assert {node.name for node in session.get_inputs()} == set(shown.inputs)

@@ -1,4 +1,4 @@
-"""Where a graph is cut, and what counts as an error."""
+"""Cuts of a graph, and errors of values."""
 
 from pathlib import Path
 

@@ -40,7 +40,7 @@ def changed(found, name, change):
 
 
 def fault(layer, what):
-    """What the check says of a layer."""
+    """Message of the check of a layer."""
     return rf"VIDC-QUANTIZE-WEIGHTS.*transformer, {re.escape(layer)}: .*{what}"
 
 

@@ -43,7 +43,7 @@ class Model:
         return player(self.config, self.engines if engines is None else engines, device)
 
     def golden(self, output: Path, scenario: Scenario, precision: str = "fp32") -> Golden:
-        """What the stage makes of a scenario, with every group at this precision."""
+        """Golden data of a scenario, with every group at this precision."""
         workspace = Workspace(output, self.inputs, print)
         precisions = dict.fromkeys(GROUPS, precision)
         PlayGolden(self.config, precisions, scenario, (), "cpu", None).run(workspace)

@@ -1,4 +1,4 @@
-"""What golden data must be of before a bundle is held to them."""
+"""Golden data that a bundle cannot be compared with."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a comparison demands, and what it measures of PyTorch itself."""
+"""Gates of a comparison, and the errors of PyTorch itself."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What PyTorch makes of a recipe that takes no calibration."""
+"""Golden data of a recipe that takes no calibration."""
 
 from vidc.compiler.build.golden import PlayGolden
 from vidc.compiler.build.golden_quantized import PlayQuantized

@@ -1,4 +1,4 @@
-"""Which states of a stream a validation brings each component to."""
+"""States of a stream that a validation brings each component to."""
 
 from collections import Counter
 from dataclasses import replace

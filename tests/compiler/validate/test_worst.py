@@ -1,4 +1,4 @@
-"""What is told of the tensors that err most."""
+"""Report of the tensors with the largest errors."""
 
 import json
 import math

@@ -243,7 +243,7 @@ def test_folders_without_one_answer(tmp_path: Path) -> None:
 
 
 class Shell:
-    """What a malicious pickle looks like."""
+    """Object whose pickle runs code."""
 
     def __init__(self, command: str) -> None:
         self.command = command

@@ -41,7 +41,7 @@ def programs(model):
     made = {}
 
     def program(name):
-        """Of its own, with the model's weights in float32."""
+        """Returns a copy of a component's program in float32."""
         if name not in made:
             made[name] = export_program(model.component(name, "fp32"))
         return copy.deepcopy(made[name])

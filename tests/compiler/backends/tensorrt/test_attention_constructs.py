@@ -1,4 +1,4 @@
-"""What TensorRT-RTX's parser makes of Attention that the table of constructs is about."""
+"""Attention nodes of the table of constructs in TensorRT-RTX's parser."""
 
 import onnx
 import pytest

@@ -78,7 +78,7 @@ def test_builder_log_names_fused_attention(dtype, width, fused):
 
 
 def test_builder_log_names_unfused_q():
-    """What comes before one of them is a kernel that it is part of."""
+    """The operation before another Q is in one kernel with it."""
     description, _, layers = built(ROUNDED.format(before="Relu"))
     assert {"q_x", "q_w", "dq_x", "dq_w"} <= set(description["rounding"])
     apart = layers.apart(frozenset(description["rounding"]))

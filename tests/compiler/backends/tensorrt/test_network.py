@@ -1,4 +1,4 @@
-"""What TensorRT-RTX's parser and builder say of graphs that are wrong."""
+"""Errors of TensorRT-RTX's parser and builder for wrong graphs."""
 
 import sys
 from pathlib import Path

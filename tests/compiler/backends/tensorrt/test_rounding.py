@@ -1,4 +1,4 @@
-"""What TensorRT-RTX's parser makes of Q and DQ that the table of constructs is about."""
+"""Q and DQ nodes of the table of constructs in TensorRT-RTX's parser."""
 
 import onnx
 import pytest
@@ -56,7 +56,7 @@ class Parsed:
 
     @property
     def plan_is_in_8_bits(self):
-        """Whether the product of the plan is."""
+        """True if the plan's matmul is in 8 bits."""
         return self.is_in_8_bits(DEFAULT_OPTIONS)
 
     def is_in_8_bits(self, options):

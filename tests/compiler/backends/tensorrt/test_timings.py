@@ -1,4 +1,4 @@
-"""What TensorRT measures, kept between builds; a stand-in measures, as TensorRT needs its GPU."""
+"""Timings of TensorRT, stored between builds. A stand-in measures: TensorRT needs its GPU."""
 
 import pytest
 

@@ -30,7 +30,7 @@ def stream(model: CausalVideo) -> StreamSpec:
 
 @dataclass(frozen=True)
 class Made:
-    """What is written; ``write`` does it."""
+    """Contents of the files that ``write`` writes."""
 
     document: Document
     tensors: dict[str, Tensor]

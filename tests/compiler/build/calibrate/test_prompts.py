@@ -1,4 +1,4 @@
-"""What a calibration can be prompted with."""
+"""Prompts of a calibration."""
 
 import json
 

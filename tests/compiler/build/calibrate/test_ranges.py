@@ -10,7 +10,7 @@ from vidc.compiler.quantize.ranges import finished, merged
 numbers = st.integers(-(2**20), 2**20).map(lambda n: n / 64)
 """Sums of these are exact in float64, in any order."""
 rows = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=5)
-"""What one rollout saw of two channels."""
+"""Values of two channels in one rollout."""
 
 
 def ranges(seen, group=0, groups=2):

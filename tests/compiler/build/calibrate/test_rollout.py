@@ -1,4 +1,4 @@
-"""What a rollout's ranges are of: every tensor, against what the model's own calls were given."""
+"""Ranges of a rollout: every tensor, against the inputs of the model's own calls."""
 
 from collections import defaultdict
 

@@ -1,4 +1,4 @@
-"""What recipes make of models."""
+"""Formats of layers when recipes are applied to models."""
 
 from dataclasses import replace
 
