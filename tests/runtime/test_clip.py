@@ -8,7 +8,7 @@ import pytest
 import tiny_svd
 import torch
 from PIL import Image
-from tiny_svd import relative_l2
+from tiny_svd import drawn, picture, relative_l2
 
 from vidc.plugins.errors import UsageError
 from vidc.runtime.programs.sampler import step_table
@@ -21,15 +21,6 @@ pytestmark = pytest.mark.usefixtures("without_gradients")
 @cache
 def svd(*assignments, steps=STEPS):
     return tiny_svd.model(f"sampler.steps={steps}", "image_encoder.image=224", *assignments)
-
-
-def picture(seed=0):
-    values = np.random.default_rng(seed).integers(0, 256, (128, 128, 3), dtype=np.uint8)
-    return Image.fromarray(values)
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("steps", [10, 25])

@@ -1,12 +1,10 @@
 """Clips of a consistency model (AnimateLCM-SVD) beside diffusers' scheduler and pipeline."""
 
 import diffusers_svd
-import numpy as np
 import pytest
 import tiny_svd
 import torch
-from PIL import Image
-from tiny_svd import relative_l2
+from tiny_svd import drawn, picture, relative_l2
 
 from vidc.compiler.config.resolve import resolve
 from vidc.plugins.errors import UsageError
@@ -24,15 +22,6 @@ pytestmark = pytest.mark.usefixtures("without_gradients")
 @pytest.fixture(scope="module")
 def svd():
     return tiny_svd.model(*SIZES, KIND, f"sampler.steps={STEPS}")
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def picture():
-    values = np.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype=np.uint8)
-    return Image.fromarray(values)
 
 
 def test_preset():

@@ -4,12 +4,10 @@ The reference is diffusers' pipeline whose UNet keeps the result of its second l
 replaces it between the steps that run the whole network.
 """
 
-import numpy as np
 import pytest
 import tiny_svd
 import torch
-from PIL import Image
-from tiny_svd import CPU, relative_l2
+from tiny_svd import CPU, drawn, picture, relative_l2
 
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.validate.compare import compare_with_golden
@@ -26,17 +24,8 @@ SHAPE = (1, 4, 4, 16, 16)
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def cached(*assignments):
     return tiny_svd.model(f"sampler.cache_interval={INTERVAL}", *assignments)
-
-
-def picture():
-    values = np.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype=np.uint8)
-    return Image.fromarray(values)
 
 
 def generated(svd):

@@ -4,12 +4,14 @@ from functools import cache
 from pathlib import Path
 
 import diffusers_svd
+import numpy as np
 import torch
 from diffusers import (
     AutoencoderKLTemporalDecoder,
     StableVideoDiffusionPipeline,
     UNetSpatioTemporalConditionModel,
 )
+from PIL import Image
 from torch import Tensor, nn
 from transformers import CLIPVisionModelWithProjection
 
@@ -24,6 +26,17 @@ from vidc.runtime.programs.clip import Clip
 
 SEED = 3
 CPU = torch.device("cpu")
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers, float32."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def picture() -> Image.Image:
+    """An image of noise, of the preset's size."""
+    values = np.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype=np.uint8)
+    return Image.fromarray(values)
 
 
 def model(*assignments: str) -> Svd:

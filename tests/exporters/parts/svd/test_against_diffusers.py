@@ -6,7 +6,7 @@ import torch
 from diffusers.pipelines.stable_video_diffusion.pipeline_stable_video_diffusion import (
     _resize_with_antialiasing,
 )
-from tiny_svd import relative_l2
+from tiny_svd import drawn, relative_l2
 
 from vidc.exporters.parts.clip_vision.components import resized
 
@@ -19,10 +19,6 @@ pytestmark = pytest.mark.usefixtures("without_gradients")
 @pytest.fixture(scope="module")
 def svd():
     return tiny_svd.model()
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def conditioned(svd, embeds):

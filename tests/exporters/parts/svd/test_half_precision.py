@@ -8,7 +8,7 @@ import pytest
 import tiny_svd
 import torch
 from PIL import Image
-from tiny_svd import CPU, relative_l2
+from tiny_svd import CPU, drawn, relative_l2
 
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.validate.gates import Where, load_thresholds
@@ -29,10 +29,6 @@ def svd():
 
 def limit(where):
     return load_thresholds("fp16")[where]["relative_l2"]
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def halved(part):
