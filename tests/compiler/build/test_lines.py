@@ -31,7 +31,7 @@ def complaint(*values):
     [
         ("layer_norm_1", "layer_norm(x, self.eps, self.norm2)"),
         # The second of a layer's attentions: ONNX has the first one as it is.
-        ("scaled_dot_product_attention", "F.scaled_dot_product_attention("),
+        ("scaled_dot_product_attention", "padded_attention(queries, "),
     ],
 )
 def test_the_line_of_a_value_is_named(value, code):
