@@ -129,16 +129,12 @@ def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
             for clip, own, right in zip(clips, made, asked, strict=True)
         ]
 
-    seed, late = options.seed, options.late
+    seed, late, switched = options.seed, options.late, []
     prompts = judged(held_out(options.prompts, seed), range(3))
-    # The second block of a new prompt must be right.
-    switched = [
-        row
-        for index, at in enumerate((2, 3, 4, 5, 6))
-        for row in judged(
-            held_out(len(range(index, options.switch, 5)), seed, at), range(at + 1, at + 2), at
-        )
-    ]
+    for index, at in enumerate((2, 3, 4, 5, 6)):
+        clips = held_out(len(range(index, options.switch, 5)), seed, at)
+        # The second block of the new prompt must be right.
+        switched += judged(clips, range(at + 1, at + 2), at)
     ends = judged(held_out(options.long, seed + 1), range(max(0, late - LATE), late))
     hits = hits_of([things for things, _ in prompts])
     found: dict[str, Any] = {"psnr": medians([decibels for _, decibels in prompts])}

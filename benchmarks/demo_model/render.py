@@ -144,10 +144,6 @@ def _tinted(color: tuple[float, float, float], tone: Tensor) -> Tensor:
     return torch.tensor(color).view(3, 1, 1) * tone
 
 
-def _plain(x: Tensor, y: Tensor) -> Tensor:
-    return _tinted((0.52, 0.53, 0.55), 1.05 - 0.5 * ((x - 0.5) ** 2 + (y - 0.5) ** 2))
-
-
 def _grass(x: Tensor, y: Tensor) -> Tensor:
     tone = 1 + 0.16 * _waves(x, y, 5, 1) + 0.20 * _waves(x, y, 15, 2, stretch=3)
     return _tinted((0.27, 0.42, 0.16), tone)
@@ -186,5 +182,6 @@ def _cloth(x: Tensor, y: Tensor) -> Tensor:
 
 
 _TEXTURES: dict[str, Drawing] = {
-    "": _plain, "grass": _grass, "sand": _sand, "brick": _brick, "wood": _wood, "cloth": _cloth,
+    "": lambda x, y: _tinted((0.52, 0.53, 0.55), 1.05 - 0.5 * ((x - 0.5) ** 2 + (y - 0.5) ** 2)),
+    "grass": _grass, "sand": _sand, "brick": _brick, "wood": _wood, "cloth": _cloth,
 }  # fmt: skip

@@ -68,11 +68,6 @@ class Thing:
         return " ".join(word for word in (*words, place) if word)
 
     @property
-    def horizontal(self) -> bool:
-        """True if it moves left or right."""
-        return DIRECTIONS[self.direction][1] == 0
-
-    @property
     def held_out(self) -> bool:
         """True if no training shows this combination of color, shape and direction.
 
@@ -92,16 +87,11 @@ class Scene:
 
     @property
     def possible(self) -> bool:
-        """True unless two objects have one color or could meet.
-
-        They do not meet if they move along the same axis, in different rows or columns.
-        """
-        if len(self.things) == 1:
-            return True
-        first, second = self.things
-        across = 1 if first.horizontal else 0
-        apart = PLACES[first.place][across] != PLACES[second.place][across]
-        return first.color != second.color and first.horizontal == second.horizontal and apart
+        """True if two objects differ in color and move in different rows or columns, so apart."""
+        colors = {thing.color for thing in self.things}
+        across = {DIRECTIONS[thing.direction].index(0) for thing in self.things}
+        rows = {PLACES[thing.place][axis] for thing in self.things for axis in across}
+        return len(colors) == len(rows) == len(self.things) and len(across) == 1
 
     @property
     def caption(self) -> str:

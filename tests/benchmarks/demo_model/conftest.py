@@ -56,7 +56,8 @@ def done(new_stage) -> dict:
     for kind in STAGES:
         stage = new_stage(kind, finished)
         ema = {name: weight.detach() for name, weight in stage.network.named_parameters()}
-        finished[kind.name] = {
-            "ema": ema, "facts": stage.facts(), "step": 0, "seconds": 0.0, "seed": 0,
-        }  # fmt: skip
+        if kind.name == "flow":  # Before training, flows are zero.
+            torch.nn.init.normal_(ema["transformer.proj_out.weight"], std=0.1)
+        state = {"ema": ema, "facts": stage.facts(), "step": 0, "seconds": 0.0, "seed": 0}
+        finished[kind.name] = state
     return finished

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from demo_model import world
 from demo_model.render import render
-from demo_model.world import Clip, Scene, Thing, draw_scene, draw_switch, positions
+from demo_model.world import Clip, draw_scene, draw_switch, positions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,14 +24,6 @@ def test_a_caption_names_one_scene_in_known_words():
         assert scenes.setdefault(scene.caption, scene) == scene
     unknown = world.vocabulary().index(world.UNKNOWN)
     assert not (world.tokenize([*scenes]) == unknown).any()
-
-
-def test_two_objects_cannot_be_taken_for_each_other_or_meet():
-    first = Thing("red", "square", "left")
-    second = Thing("blue", "ring", "right", place="the top")
-    assert Scene((first, second)).possible
-    for other in ({"color": "red"}, {"direction": "up"}, {"place": "the left"}):
-        assert not Scene((first, replace(second, **other))).possible
 
 
 @given(SEEDS, st.integers(0, 5000), st.integers(1, 6))
@@ -90,7 +82,3 @@ def test_objects_never_overlap_and_are_all_that_hides_the_ground(seed, frame):
     ground, _ = frames_of(Clip(replace(scene, things=())), frame, 1)
     brighter = (video - ground).amax((0, 1))[shown[0] == 0]
     assert brighter.max() <= 1e-6, "only a shadow, which darkens, lies outside of objects"
-
-
-def test_blocks_begin_where_the_runtime_begins_them():
-    assert [world.first_frame(block) for block in range(3)] == [0, 9, 21]
