@@ -73,12 +73,8 @@ class Training:
     def run(self, minutes: float, steps: int | None, deadline: float) -> bool:
         """Trains until the stage is over, and returns True, or until the deadline.
 
-        Either ends with a checkpoint. Nothing waits for the device but the log's rows.
-
-        Args:
-            minutes: of the stage; its learning rate follows the share that is over.
-            steps: in place of minutes, for a run that is repeatable exactly.
-            deadline: in seconds of ``time.monotonic``.
+        Either ends with a checkpoint. ``steps`` take the place of ``minutes`` in a run that must be
+        repeatable. Nothing waits for the device but the log's rows.
         """
         before, rows = time.monotonic(), list[dict[str, Tensor]]()
         while (progress := self._progress(minutes, steps)) < 1:

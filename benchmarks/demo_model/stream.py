@@ -45,17 +45,11 @@ class Segment:
     noisy: bool
 
 
-def in_ring(block: int, spec: StreamSpec) -> list[int]:
-    """Absolute blocks that the ring holds once ``block`` is written, ascending."""
-    newest = range(max(0, block - (spec.window - spec.sink) // spec.block + 1), block + 1)
-    return [*range(min(spec.sink // spec.block, newest.start)), *newest]
-
-
 def segments(layout: Layout, spec: StreamSpec) -> list[Segment]:
     """Returns the segments of one clip, in the order of a session's calls."""
     made: list[Segment] = []
-    ring: dict[int, int] = {}  # Segment of each block in the ring.
-    prompt = 0
+    ring: dict[int, int] = {}  # Segment of each block in the ring, oldest first.
+    prompt, slots, sink = 0, spec.window // spec.block, spec.sink // spec.block
     for index, block in enumerate(layout.positions):
         if index == layout.switch:
             prompt = 1
@@ -64,7 +58,8 @@ def segments(layout: Layout, spec: StreamSpec) -> list[Segment]:
             ring |= {each: len(made) + at for at, each in enumerate(again)}
             reads = tuple(ring.values())
             made += [Segment(layout.positions.index(b), prompt, reads, noisy=False) for b in again]
-        ring = {each: ring[each] for each in in_ring(block, spec) if each in ring}
+        # Of the blocks before, the sink stays and the newest ones.
+        ring = {b: at for b, at in ring.items() if b < sink or b > block - slots + sink}
         if index >= layout.known:
             made.append(Segment(index, prompt, (*ring.values(), len(made)), noisy=True))
         if index + 1 < len(layout.positions):  # Nothing reads the last block.
@@ -90,14 +85,9 @@ class Streams:
     def flows(
         self, model: CausalWan, history: Tensor, noisy: Tensor, levels: Tensor, embeds: Tensor
     ) -> Tensor:
-        """Returns the flows of the noisy blocks, ``[B, N, F, C, h, w]``.
+        """Flows of noisy blocks ``[B, N, F, C, h, w]`` with shares of noise ``[B, N]``.
 
-        Args:
-            model: transformer.
-            history: clean blocks that later ones read, ``[B, blocks, F, C, h, w]``.
-            noisy: blocks with noise, ``[B, N, F, C, h, w]``.
-            levels: their shares of noise, ``[B, N]``.
-            embeds: embeddings of P prompts, ``[B, P, L, E]``.
+        Later blocks read ``history``, ``[B, blocks, F, C, h, w]``; ``embeds`` are ``[B, P, L, E]``.
         """
         blocks = iter(noisy.unbind(1))
         latents = [next(blocks) if s.noisy else history[:, s.index] for s in self.segments]
@@ -111,10 +101,9 @@ class Streams:
         self, model: CausalWan, history: Tensor, noise: Tensor, sigmas: Sequence[float],
         embeds: Tensor,
     ) -> Tensor:  # fmt: skip
-        """Samples all blocks but the known ones, each from the stream's own past.
+        """Returns ``history`` with its unknown blocks sampled, each from the stream's own past.
 
-        ``noise`` is ``[steps, B, N, F, C, h, w]``, ``sigmas`` its share at each step. Returns
-        ``history`` with the sampled blocks in it.
+        ``noise`` is ``[steps, B, N, F, C, h, w]``, ``sigmas`` its share at each step.
         """
         read, run = [*history.unbind(1)], Pass(model, self, embeds)
         for _, same in groupby(range(len(self.segments)), lambda at: self.segments[at].reads):
@@ -185,10 +174,7 @@ class Pass:
 
 
 def attention(queries: Tensor, read: Sequence[Tensor]) -> Tensor:
-    """Attention of queries ``[B, G T, H, D]``: of each segment to its own keys and values.
-
-    ``read`` has those of the G segments, ``[2, B, R, H, D]``.
-    """
+    """Attention of G segments' queries ``[B, G T, H, D]``, each to keys and values of its own."""
     made = []
     for own, (keys, values) in zip(queries.chunk(len(read), 1), read, strict=True):
         q, k, v = (each.transpose(1, 2) for each in (own, keys, values))

@@ -69,10 +69,7 @@ class Thing:
 
     @property
     def held_out(self) -> bool:
-        """True if no training shows this combination of color, shape and direction.
-
-        Of each color and direction, it is one of six shapes.
-        """
+        """True if no training shows it: one of six shapes of each color and direction."""
         shape = [*COLORS].index(self.color) + [*DIRECTIONS].index(self.direction) + 1
         return SHAPES[shape % len(SHAPES)] == self.shape
 
