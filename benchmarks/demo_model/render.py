@@ -36,6 +36,7 @@ def render(
     return (2 * lit - 1).transpose(0, 1).contiguous(), shown
 
 
+@cache
 def _grid(size: Size, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Centers of pixels: x ``[1, W]`` and y ``[H, 1]``."""
     height, width = size
