@@ -1,12 +1,15 @@
-"""Isolation of pytest-xdist's workers."""
+"""Collection of tests, and isolation of pytest-xdist's workers."""
 
 import os
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import by_folder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+TESTS = Path(__file__).parent
 
 
 def test_each_worker_has_its_own_inductor_cache(own_inductor_cache, tmp_path_factory):
@@ -42,3 +45,12 @@ def test_folders_that_take_minutes_come_first(request):
     ran = [folder for folder in by_folder.FIRST if folder in folders]
     assert list(dict.fromkeys(folders))[: len(ran)] == ran
     assert all((request.config.rootpath / folder).is_dir() for folder in by_folder.FIRST)
+
+
+def test_no_folder_of_tests_is_left_out(pytestconfig):
+    """pytest leaves out folders named ``build``, unless the project says which ones."""
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = {folder for file in TESTS.rglob("test_*.py") for folder in file.parents}
+    names = {folder.name for folder in folders if folder.is_relative_to(TESTS)}
+    assert {"build", "gpu"} <= names
+    assert [name for name in names if any(fnmatch(name, each) for each in patterns)] == []

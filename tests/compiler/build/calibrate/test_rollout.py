@@ -117,10 +117,11 @@ def test_the_mean_is_that_of_clean_keys(model, stream, played):
     _, found, given = played
     passes, layers_ = len(stream.timesteps), model.transformer.layers
     writes = [given["ring_write"][i : i + 2 * layers_] for i in given["passes"]]
-    # After each block's steps, its clean pass, or the recaching of the switch that replaces it.
-    clean = writes[passes :: passes + 1]
-    assert len(clean) == scenario(model).blocks
-    assert len(writes) == len(clean) * (passes + 1)
+    # A block's clean pass follows its steps; the switch recomputes keys before its first block's.
+    at = scenario(model).switch_after * (passes + 1)
+    clean = [*writes[passes : at : passes + 1], writes[at], *writes[at + 1 + passes :: passes + 1]]
+    assert len(clean) == scenario(model).blocks + 1
+    assert len(writes) == scenario(model).blocks * (passes + 1) + 1
     keys = torch.cat([write[0] for write in clean], 1).double().mean((0, 1)).float()
     torch.testing.assert_close(found["blocks.0.attn1.k.mean"], keys, rtol=0, atol=1e-6)
     values = torch.cat([write[3] for write in clean], 1).double().mean((0, 1)).float()
