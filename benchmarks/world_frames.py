@@ -13,8 +13,9 @@ without a decoder, if the world has one: of a bundle on a GPU one graph replay. 
 decoder alone. ``stream_ms`` is the time from frame to frame with the stream's own noise, where a
 decoder may overlap the next frame.
 
-Compiling the other implementation takes minutes. ``--against`` without a name measures the bundle
-alone, ``--against eager`` without the compiled one.
+Compiling the other implementation takes minutes the first time. A call with ``--samples 1`` fills
+``TORCHINDUCTOR_CACHE_DIR``, and later calls with the same folder load from it. ``--against``
+without a name measures the bundle alone, ``--against eager`` without the compiled one.
 """
 
 import argparse

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import diamond_models
 import oasis_models
 import pytest
@@ -6,10 +8,28 @@ from world_frames import PlainStream
 from world_recomputed import RecomputedStream
 
 
+class Counting:
+    """Compiles calls without inductor and counts the graphs of each."""
+
+    def __init__(self):
+        self.graphs = Counter()
+
+    def __call__(self, name, call):
+        def backend(graph, _):
+            self.graphs[name] += 1
+            return graph.forward
+
+        return torch.compile(call, backend=backend, dynamic=False, fullgraph=True)
+
+
 def test_plain_stream_makes_the_bundles_frames():
-    """The same weights, noise and action give the same frames, up to one level of 8 bits."""
-    made = diamond_models.pair()
-    calls = {n: network.before_truncation for n, network in made.agent.named_children()}
+    """The same weights, noise and action give the same frames, up to one level of 8 bits.
+
+    Each network is compiled once.
+    """
+    made, compiled = diamond_models.pair(), Counting()
+    made.agent.to(memory_format=torch.channels_last)
+    calls = {n: compiled(n, net.before_truncation) for n, net in made.agent.named_children()}
     plain = PlainStream(made.model, made.agent, calls, torch.float32)
     player = made.player
     session = player.program(player.resources)
@@ -24,6 +44,8 @@ def test_plain_stream_makes_the_bundles_frames():
             found, wanted = plain.step(noise), session.step(noise)
             assert found.shape == wanted.shape
             assert (found.int() - wanted.int()).abs().max() <= 1
+        plain.step()
+    assert compiled.graphs == {"denoiser": 1, "upsampler": 1}
 
 
 def test_a_stream_that_takes_no_prompts_refuses_them():
@@ -36,9 +58,10 @@ def test_a_stream_that_takes_no_prompts_refuses_them():
 def test_recomputed_stream_makes_the_oracles_frames():
     """After a window of empty frames, with the calls of the network compiled as a whole."""
     made = oasis_models.pair()
-    transformer = torch.compile(made.transformer.forward, backend="eager", fullgraph=True)
+    compiled = Counting()
+    transformer = compiled("transformer", made.transformer.forward)
     like = next(made.transformer.parameters())
-    plain = RecomputedStream(made.model, transformer, made.vae.decode, like)
+    plain = RecomputedStream(made.model, transformer, compiled("vae", made.vae.decode), like)
     world = made.world()
     shape, inputs = made.model.spec()["latent"], made.model.transformer.actions
     for _ in range(made.model.stream.window - 1):
@@ -54,5 +77,6 @@ def test_recomputed_stream_makes_the_oracles_frames():
             world.remember(expected, action)
         height, width = made.model.stream.height, made.model.stream.width
         assert plain.step().shape == (1, height, width, 3)
+    assert compiled.graphs == {"transformer": 1, "vae": 1}
     with pytest.raises(NotImplementedError):
         plain.prompt(torch.zeros(1))

@@ -93,13 +93,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, x):
         b, c, h, w = x.shape
-        q, k, v = self.qkv_proj(self.norm(x)).flatten(2).chunk(3, 1)
-        results = []
-        for head in range(c // 8):
-            rows = slice(8 * head, 8 * head + 8)
-            weights = torch.softmax(q[:, rows].mT @ k[:, rows] / math.sqrt(8), -1)
-            results.append(v[:, rows] @ weights.mT)
-        return x + self.out_proj(torch.cat(results, 1).reshape(b, c, h, w))
+        q, k, v = self.qkv_proj(self.norm(x)).reshape(b, 3, c // 8, 8, h * w).unbind(1)
+        weights = torch.softmax(q.mT @ k / math.sqrt(8), -1)
+        return x + self.out_proj((v @ weights.mT).reshape(b, c, h, w))
 
 
 class Residual(nn.Module):

@@ -97,6 +97,7 @@ class Block(nn.Module):
             Attention(dim, heads), Mlp(dim, "tanh"), ada(dim, 6),
         )  # fmt: skip
 
+    @torch.compiler.nested_compile_region  # All layers have one piece of compiled code.
     def forward(self, x: Tensor, c: Tensor, places: Tensor, kept: "Kept") -> Tensor:
         """Maps `[T, N, D]` of `T` frames with conditioning `[T, D]`."""
         shift, scale, gate, *of_mlp = self.s_adaLN_modulation(c)[:, None].chunk(6, -1)
@@ -287,6 +288,7 @@ class VaeBlock(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(dim, 1e-6), nn.LayerNorm(dim, 1e-6)
         self.attn, self.mlp = VaeAttention(dim, heads), Mlp(dim, "none")
 
+    @torch.compiler.nested_compile_region
     def forward(self, x: Tensor, places: Tensor) -> Tensor:
         x = x + self.attn(self.norm1(x), places)
         return x + self.mlp(self.norm2(x))

@@ -130,10 +130,11 @@ def test_csgo_has_the_published_counts():
     assert part.upsample_work.flops == pytest.approx(85.8e9, rel=1e-3)
 
 
-def test_the_scaled_preset_has_its_size():
-    shapes = separate_shapes(load_preset("world-652m").model.part.network("fp32"))
+@pytest.mark.parametrize("millions", [529, 652])
+def test_the_scaled_presets_have_their_size(millions):
+    shapes = separate_shapes(load_preset(f"world-{millions}m").model.part.network("fp32"))
     denoiser = sum(math.prod(s) for name, s in shapes.items() if name.startswith("denoiser"))
-    assert denoiser == pytest.approx(652e6, rel=1e-3)
+    assert denoiser == pytest.approx(millions * 1e6, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["denoise", "upsample"])
