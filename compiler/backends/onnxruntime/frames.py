@@ -49,9 +49,11 @@ def use_frames(model: ir.Model) -> int:
 
 
 def _joins_past(node: ir.Node) -> bool:
-    """Returns True for a Concat of the channels of one clip and of the same clip, shifted."""
+    """Returns True for a Concat of the channels of a clip and of a shifted one, before a Conv."""
+    reshapes = [use.node for use in node.outputs[0].uses()]
     return (
         _is_concat(node, _TIME + 1)
+        and any(use.node.op_type == "Conv" for n in reshapes for use in n.outputs[0].uses())
         and node.outputs[0].dtype == ir.DataType.FLOAT
         and len(_sizes(node.outputs[0])) == _TIME + 1 + _FRAME_AXES
         and any(value is not None and _is_concat(value.producer(), _TIME) for value in node.inputs)

@@ -36,7 +36,7 @@ def constants(dtype):
     )
 
 
-def graph(dtype=np.float32, joins=True, shown=()):
+def graph(dtype=np.float32, joins=True, reader="Conv", shown=()):
     """A layer that joins frames with those before, and twice as many frames of twice the size.
 
     ``shown`` are results beside the network's.
@@ -55,7 +55,8 @@ def graph(dtype=np.float32, joins=True, shown=()):
         node("Gather", ["clip", "index"], ["after"], axis=1),
         node("Concat", ["clip", "past" if joins else "clip"], ["pairs5"], axis=2),
         node("Reshape", ["pairs5", "pairs_shape"], ["pairs"]),
-        node("Conv", ["pairs", "w1", "b1"], ["c1"], **PADDED),
+        *([node("Neg", ["pairs"], ["negative"])] if reader == "Neg" else []),
+        node("Conv", ["pairs" if reader == "Conv" else "negative", "w1", "b1"], ["c1"], **PADDED),
         node("Reshape", ["clip", "batch_shape"], ["batch"]),
         node("Add", ["c1", "batch"], ["sum"]),
         node("Relu", ["sum"], ["relu"]),
@@ -110,7 +111,9 @@ def test_each_frame_has_its_own_convolutions():
     assert (operators["Conv"], operators["Resize"], operators["Concat"]) == (4 * TIME, 2 * TIME, 1)
 
 
-@pytest.mark.parametrize("changed", [{"joins": False}, {"dtype": np.float16}], ids=str)
+@pytest.mark.parametrize(
+    "changed", [{"joins": False}, {"dtype": np.float16}, {"reader": "Neg"}], ids=str
+)
 def test_other_graphs_stay_as_they_are(changed):
     before = graph(**changed)
     model = ir.from_proto(before)
