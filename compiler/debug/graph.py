@@ -62,8 +62,13 @@ class EngineGraph:
         return () if node is None else [source for source in node.input if source]
 
     def operator(self, name: str) -> str:
-        """Returns the operator and name of the node that computes a value."""
+        """Returns the operator and name of the node that computes a value.
+
+        A Reshape behind a value that has no known type only passes it on.
+        """
         node = self._producers[name]
+        while node.op_type == "Reshape" and node.input[0] not in self._types:
+            node = self._producers[node.input[0]]
         return f"{node.op_type} {node.name!r}"
 
     def values(self, names: Collection[str]) -> dict[str, Tensor]:

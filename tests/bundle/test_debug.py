@@ -118,7 +118,7 @@ def test_the_planted_fault_is_found_and_shown(debugged, component, operator, lin
     expected = tensors["expected"]
     error = (torch.from_numpy(result) - expected).norm() / expected.norm()
     assert error == pytest.approx(shown["error"], rel=1e-3)
-    assert shown["nodes"] <= 3
+    assert shown["nodes"] <= 5  # Attention reads three Reshapes, and one reads it.
     assert Path(shown["graph"]).parent == bundle.with_name("bundle.debug")
     model = onnx.load(shown["graph"], load_external_data=False)
     assert not any(t.external_data for t in model.graph.initializer)
