@@ -82,7 +82,6 @@ def _for_cpu(component: "ExportedComponent", output: Path) -> CompiledEngine:
     from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
     from vidc.compiler.backends.graph_values import require_clean_graph
-    from vidc.compiler.backends.onnxruntime.frames import use_frames
     from vidc.compiler.backends.onnxruntime.heads import use_packed_heads
     from vidc.compiler.backends.onnxruntime.phases import use_phases
     from vidc.exporters.onnx.states import aliasable_states
@@ -90,7 +89,7 @@ def _for_cpu(component: "ExportedComponent", output: Path) -> CompiledEngine:
     model = onnx_ir.load(component.onnx)
     require_clean_graph(component.name, model, "onnxruntime")
     in_place = aliasable_states(model, component.signature)
-    if use_phases(model) + use_frames(model) + use_packed_heads(model):
+    if use_phases(model) + use_packed_heads(model):
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         onnx_ir.save(model, output / component.onnx.name)
     else:
