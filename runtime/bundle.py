@@ -249,7 +249,7 @@ def _load(
                     require_memory(document, device)
                 bundle = opened.enter_context(_loaded(files, document, device, notes))
         files.refuse_changes()
-        opened.pop_all()  # Closes the bundle only if a file differs or has changed.
+        opened.pop_all()  # All files match: the bundle stays open.
     return bundle
 
 
@@ -302,11 +302,11 @@ def _comparing(
     with ThreadPoolExecutor(1, "vidc-hash") as pool:
         comparing = pool.submit(integrity.compare_files, files, rest, verify, stop)
         try:
-            try:
-                yield
-            except Exception:
-                comparing.result()
-                raise
+            yield
+        except Exception:
+            comparing.result()  # A file that differs explains the failure better.
+            raise
+        else:
             comparing.result()
         finally:
             stop.set()  # Ends the hashing after an interrupt.

@@ -202,7 +202,7 @@ class TinyStage(Stage):
 
 
 class FlowStage(Stage):
-    """Transformer and text encoder over clean histories, at the levels that the sampler has."""
+    """Transformer and text encoder after clean blocks of the renderer, at the sampler's sigmas."""
 
     name, minutes, rate = "flow", 10.0, 2e-3
 
@@ -309,18 +309,18 @@ class FlowStage(Stage):
         level = levels[..., None, None, None, None]
         noisy = torch.lerp(start[:, known:], noise[0], level)
         flows = streams.flows(self._fast, history, noisy, levels, embeds)
-        # The flow that leads to the video's block, whatever the noisy one was made of.
+        # The target flow leads to the renderer's block, also from a block that the model made.
         wrong = flows - (noisy - clean[:, known:]) / level
         weight = 1 + self.plan.emphasis * shown[:, known:, :, None]
         return (weight * wrong.square()).mean()
 
     def _steps(self, choose: random.Random) -> Sequence[float]:
-        """Shares of noise at the steps by which histories are generated; none for clean ones."""
+        """Sigmas of the steps by which histories are generated; none for clean ones."""
         return ()
 
 
 class SelfStage(FlowStage):
-    """The same over histories that the model made itself, as in a session.
+    """The same after blocks that the model made itself, as in a session.
 
     Only a shelf's first ``known`` blocks come from the renderer. Noise is added to the model's own
     block; the target stays the video's. Rollouts take some or all of the sampler's steps. No

@@ -1,4 +1,4 @@
-"""Streams of a batch of clips: the calls and the arithmetic of a session, for training.
+"""The transformer over a batch of clips, for training: a session's calls and arithmetic.
 
 A clip is a sequence of segments: one for each noisy block (its flow is the output) and one for each
 clean block (later segments read its keys and values). A prompt switch adds the recomputed clean
@@ -58,7 +58,7 @@ def segments(layout: Layout, spec: StreamSpec) -> list[Segment]:
             ring |= {each: len(made) + at for at, each in enumerate(again)}
             reads = tuple(ring.values())
             made += [Segment(layout.positions.index(b), prompt, reads, noisy=False) for b in again]
-        # Of the blocks before, the sink stays and the newest ones.
+        # The ring keeps the sink and the newest other blocks.
         ring = {b: at for b, at in ring.items() if b < sink or b > block - slots + sink}
         if index >= layout.known:
             made.append(Segment(index, prompt, (*ring.values(), len(made)), noisy=True))

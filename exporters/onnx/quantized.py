@@ -1,8 +1,8 @@
 """ONNX forms of the operators that quantized modules call, for export only.
 
-ONNX Runtime multiplies integers if it finds a Gemm between DequantizeLinear nodes with written zero
-points, uint8 inputs, and the bias added behind. On x86 it multiplies unsigned inputs by signed
-weights ten times as fast as signed ones.
+ONNX Runtime fuses a Gemm and the DequantizeLinear nodes before it to an integer matmul if both have
+a zero point and the bias is a node of its own. On x86, inputs in uint8 with weights in int8 are ten
+times as fast as inputs in int8.
 
 TensorRT runs an 8-bit matmul only if Q/DQ scales are constants of the network. Plans contain no
 weights and no calibration, so its Q/DQ scales are powers of two, and the real scales are multiplied

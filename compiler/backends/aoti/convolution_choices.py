@@ -29,14 +29,14 @@ SUFFIX = ".convolutions.json"
 """Suffix of the file beside an engine's package."""
 SCHEMA = 1
 MARGIN = 0.05
-"""Least gain of another form, as a part of the time of the rule's form.
+"""Smallest gain, relative to the time of the rule's form, for which another form replaces it.
 
 The times of one engine differed by 5 % between two runs.
 """
 _WAIT_SECONDS = 0.1
 _LONGEST_REASON = 200
 BUDGET_SECONDS = 20.0
-"""An engine's convolutions are measured for so long; the rule chooses the rest."""
+"""Time limit for measuring an engine's convolutions. After it, the rule chooses."""
 
 
 class Decided(StrEnum):
@@ -174,7 +174,7 @@ class Chooser:
             if choice.reason:
                 self._note(sizes, choice)
             if self._record is not None:
-                # Why this build differs from the one before is said once.
+                # The reason is of this build alone.
                 kept = {**known, str(sizes): replace(choice, reason="")}
                 write_json(self._record, choices_json(kept))
             return choice
@@ -229,7 +229,7 @@ def engine_chooser(measure: bool, folder: Path | None) -> Chooser:
 
     Args:
         measure: False to follow the rule.
-        folder: that outlives builds; None to keep nothing.
+        folder: of the build cache; None to keep nothing.
     """
     if not measure:
         return Chooser(None, "setting aoti.measure is false")
@@ -251,6 +251,6 @@ def engine_chooser(measure: bool, folder: Path | None) -> Chooser:
 
 
 def _build_text() -> str:
-    sources = source_digest((__name__,))[:12]  # Covers what measures, and what decides.
+    sources = source_digest((__name__,))[:12]  # The code that measures and chooses.
     cudnn = torch.backends.cudnn.version()
     return f"torch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}, vidc {sources}"

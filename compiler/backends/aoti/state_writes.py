@@ -1,8 +1,8 @@
 """Inductor options that write each state as soon as its old value has been read.
 
-By default inductor writes all states at the end of a call and stores their new values until then:
-1.9 GB in the Wan decoder at 480x832. Its passes that reorder operations are off: they count inputs
-as memory that a call can free, so they would copy the old values of all states at the start.
+By default inductor writes all states at the end of a call and keeps their new values until then:
+1.9 GB in the Wan decoder at 480x832. Its passes that reorder operations are off. They assume that a
+call can free its inputs, so they would read, and copy, the old values of all states at the start.
 """
 
 from collections.abc import Iterator, Mapping

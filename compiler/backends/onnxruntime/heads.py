@@ -1,21 +1,37 @@
-"""Attention for a CPU over ``[B, T, H D]``, without transposes and without a mask of the ring.
+"""Attention for a CPU over packed heads ``[B, T, H D]``, and a number of keys in place of a mask.
 
-ONNX Runtime's kernel reads heads where they lie in a token, and writes them there. For a boolean
-mask it first writes the mask in float32 and copies it for each head; given the number of valid keys
+ONNX Runtime's kernel reads heads where they lie in a token, and writes them there, so transposes
+are not needed. It expands a boolean mask to float32 for each head; given the number of valid keys,
 it only fills the scores of the others. The result is bit for bit the same.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-_HEADS_FIRST = (0, 2, 1, 3)
+_HEADS_FIRST = [0, 2, 1, 3]
 """``[B, T, H, D]`` to ``[B, H, T, D]`` and back."""
-_OPERANDS = 3
-"""Query, key and value, the first inputs of Attention."""
 _MASK = 3
+"""Input of Attention, after query, key and value."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Attention between transposes.
+
+    Attributes:
+        attention: the node.
+        sources: query, key and value before their transposes, ``[B, T, H, D]``.
+        transpose: of the result.
+    """
+
+    attention: ir.Node
+    sources: Sequence[ir.Value]
+    transpose: ir.Node
 
 
 def use_packed_heads(model: ir.Model) -> int:
@@ -24,56 +40,63 @@ def use_packed_heads(model: ir.Model) -> int:
     Returns:
         The number of Attention nodes that were rewritten.
     """
-    places = [node for node in model.graph if node.op_type == "Attention" and _is_transposed(node)]
-    for node in places:
-        _rewrite(model.graph, node)
+    places = [place for node in model.graph if (place := _place(node)) is not None]
+    for place in places:
+        _rewrite(model.graph, place)
     common.RemoveUnusedNodesPass()(model)
     return len(places)
 
 
-def _is_transposed(attention: ir.Node) -> bool:
-    """Returns True for attention without a cache whose operands and result are transposed."""
-    operands, others = attention.inputs[:_OPERANDS], attention.inputs[_MASK + 1 :]
-    (result,) = attention.outputs[:1]
+def _place(node: ir.Node) -> _Place | None:
+    """Returns attention without a cache whose operands and result are transposed, or None."""
+    if node.op_type != "Attention" or len(node.outputs) > 1 or any(node.inputs[_MASK + 1 :]):
+        return None
+    operands = [value.producer() for value in node.inputs[:_MASK] if value is not None]
+    (result,) = node.outputs
     uses = result.uses()
-    return (
-        len(attention.outputs) == 1
-        and not any(others)
-        and all(value is not None and _turns(value.producer()) for value in operands)
-        and not result.is_graph_output()
-        and len(uses) == 1
-        and _turns(uses[0].node)
-    )
+    if result.is_graph_output() or len(uses) != 1:
+        return None
+    transpose = uses[0].node
+    sources = [each.inputs[0] for each in operands if _transposes_heads(each)]
+    if len(sources) < _MASK or not _transposes_heads(transpose):
+        return None
+    return _Place(node, [value for value in sources if value is not None], transpose)
 
 
-def _turns(node: ir.Node | None) -> bool:
+def _transposes_heads(node: ir.Node | None) -> TypeGuard[ir.Node]:
     return (
         node is not None
         and node.op_type == "Transpose"
-        and tuple(node.attributes["perm"].as_ints()) == _HEADS_FIRST
+        and "perm" in node.attributes
+        and [*node.attributes["perm"].as_ints()] == _HEADS_FIRST
         and (shape := node.outputs[0].shape) is not None
         and shape.is_static()
     )
 
 
-def _rewrite(graph: ir.Graph, attention: ir.Node) -> None:
-    tape = ir.tape.Tape()
-    query, key, value = (_source(operand) for operand in attention.inputs[:_OPERANDS])
-    packed = [_reshaped(tape, each, (*_sizes(each)[:2], -1)) for each in (query, key, value)]
+def _rewrite(graph: ir.Graph, place: _Place) -> None:
+    tape, attention = ir.tape.Tape(), place.attention
+    query, key, _ = place.sources
+    packed = [_reshaped(tape, each, (*_sizes(each)[:2], -1)) for each in place.sources]
     mask = attention.inputs[_MASK] if len(attention.inputs) > _MASK else None
-    length = None if mask is None else _valid_length(mask)
     inputs = [*packed, mask]
+    length = None if mask is None or _is_causal(attention) else _valid_length(mask)
     if length is not None:
         lengths = tape.op("Expand", [length, _constant(tape, _sizes(query)[:1])])
+        # Without mask and past keys and values; the last input is nonpad_kv_seqlen.
         inputs = [*packed, None, None, None, lengths]
     heads = {"q_num_heads": _sizes(query)[2], "kv_num_heads": _sizes(key)[2]}
     result = tape.op("Attention", inputs, {**attention.attributes, **heads})
-    transpose = attention.outputs[0].uses()[0].node
-    (turned,) = transpose.outputs
-    result = _reshaped(tape, result, _sizes(turned))
+    (transposed,) = place.transpose.outputs
+    result = _reshaped(tape, result, _sizes(transposed))
     ir.convenience.replace_nodes_and_values(
-        graph, transpose, [attention, transpose], tape.nodes, [turned], [result]
+        graph, place.transpose, [attention, place.transpose], tape.nodes, [transposed], [result]
     )
+
+
+def _is_causal(attention: ir.Node) -> bool:
+    """Returns True if queries see no later keys, whose positions the number of keys would shift."""
+    return "is_causal" in attention.attributes and attention.attributes["is_causal"].as_int() != 0
 
 
 def _valid_length(mask: ir.Value) -> ir.Value | None:
@@ -93,16 +116,6 @@ def _valid_length(mask: ir.Value) -> ir.Value | None:
     values = None if indices is None else indices.const_value
     counts = values is not None and np.array_equal(values.numpy(), np.arange(keys))
     return length if counts and length is not None and _sizes(length) == (1,) else None
-
-
-def _source(operand: ir.Value | None) -> ir.Value:
-    """Returns the input of the Transpose that made an operand."""
-    assert operand is not None
-    node = operand.producer()
-    assert node is not None
-    (source,) = node.inputs
-    assert source is not None
-    return source
 
 
 def _sizes(value: ir.Value) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ class Product:
         name: name of its Python module and of its ONNX parser.
         title: NVIDIA's name for it.
         distribution: package that installs the module.
-        install: command that installs the package.
+        install: hint that says how to install the package.
         capabilities: compute capabilities that its engines run on.
         cross_compiles: True if it builds without a GPU; else it builds for the GPU at hand.
         int8_convolutions: compute capabilities on which it is known to compute convolutions between
@@ -68,7 +68,7 @@ _RTX = Product(
     install=f"{install_extra('rtx')}, which takes tensorrt-rtx from PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"}),
     cross_compiles=True,
-    # On 7.5 they become float16 convolutions; its INT8 matmuls are computed in INT8.
+    # On 7.5, convolutions between Q/DQ run in float16, and matmuls in INT8.
     int8_convolutions=frozenset({"8.0", "8.6", "8.9", "12.0", "12.1"}),
 )
 _ENTERPRISE = Product(

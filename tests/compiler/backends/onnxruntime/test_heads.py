@@ -13,7 +13,9 @@ from vidc.compiler.backends.onnxruntime.heads import use_packed_heads
 TOKENS, SLOTS, HEADS, SIZE = 5, 7, 3, 4
 
 
-def graph(batch=1, dtype=np.float32, mask="ring", perm=(0, 2, 1, 3), first=0, shown=()):
+def graph(
+    batch=1, dtype=np.float32, mask="ring", perm=(0, 2, 1, 3), first=0, shown=(), **attributes
+):
     """Attention between transposes; ``shown`` are results beside its own."""
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     query, ring = [batch, TOKENS, HEADS, SIZE], [batch, SLOTS, HEADS, SIZE]
@@ -31,7 +33,9 @@ def graph(batch=1, dtype=np.float32, mask="ring", perm=(0, 2, 1, 3), first=0, sh
     turned = [helper.make_node("Transpose", [x], [f"{x}t"], perm=perm) for x in "qkv"]
     nodes += [
         *turned,
-        helper.make_node("Attention", ["qt", "kt", "vt", *([mask] if mask else [])], ["attended"]),
+        helper.make_node(
+            "Attention", ["qt", "kt", "vt", *([mask] if mask else [])], ["attended"], **attributes
+        ),
         helper.make_node("Transpose", ["attended"], ["y"], perm=perm),
     ]
     given = [("q", element, query), ("k", element, ring), ("v", element, ring)]
@@ -76,8 +80,9 @@ def test_one_attention_without_transposes_computes_the_same(mask, batch, dtype):
         np.testing.assert_array_equal(found, run(before, batch, dtype, length))
 
 
-def test_a_mask_that_does_not_count_from_the_first_slot_remains():
-    before = graph(first=1)
+@pytest.mark.parametrize("changed", [{"first": 1}, {"is_causal": 1}], ids=str)
+def test_a_mask_that_says_more_than_the_number_of_keys_remains(changed):
+    before = graph(**changed)
     model = ir.from_proto(before)
     assert use_packed_heads(model) == 1
     assert "Less" in {node.op_type for node in model.graph}
