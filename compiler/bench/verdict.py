@@ -129,4 +129,5 @@ def _log_ratio(a: Array, b: Array) -> tuple[float, float]:
     if tuple(np.sort(b)) < tuple(np.sort(a)):
         low, high = _log_ratio(b, a)
         return -high, -low
-    return interval(np.log(bootstrap_medians(b, SEED + 1)) - np.log(bootstrap_medians(a, SEED)))
+    # The ratio before the logarithm: the samples' unit then changes no rounding.
+    return interval(np.log(bootstrap_medians(b, SEED + 1) / bootstrap_medians(a, SEED)))

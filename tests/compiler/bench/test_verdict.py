@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from vidc.compiler.bench.statistics import LEAST_FOR_INTERVAL, Summary, cliffs_delta
@@ -65,6 +65,7 @@ def test_a_set_is_never_faster_than_itself(ours):
 
 
 @given(samples, samples, st.sampled_from([2.0**-20, 0.5, 1024.0]))
+@example([1.0] * 6, [1.0] * 5 + [1.2], 2.0**-20)  # An end of the interval is the bound itself.
 def test_the_unit_does_not_matter(ours, theirs, factor):
     verdict = judge(ours, theirs)
     scaled = judge([factor * a for a in ours], [factor * b for b in theirs])
