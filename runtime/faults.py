@@ -8,7 +8,8 @@ import torch
 
 from vidc.plugins.errors import UnavailableError
 
-_NO_MEMORY = "CUDA error: out of memory"
+NO_MEMORY = "CUDA error: out of memory"
+"""In the message of a ``torch.AcceleratorError`` after which the GPU still works."""
 
 
 class EngineRunError(UnavailableError, RuntimeError):
@@ -53,7 +54,7 @@ def gpu_faults(device: torch.device) -> Iterator[None]:
         yield
     except RuntimeError as error:
         reported = isinstance(error, torch.AcceleratorError)
-        if reported and _NO_MEMORY not in str(error):
+        if reported and NO_MEMORY not in str(error):
             raise _lost(device, error) from error
         if reported or isinstance(error, torch.OutOfMemoryError) or _refusals(device) > refused:
             raise _out_of_memory(device) from error

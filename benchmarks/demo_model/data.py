@@ -73,7 +73,7 @@ def draw_layout(choose: random.Random, blocks: int, farthest: int) -> Layout:
     ends at a block below ``farthest``, drawn evenly in the logarithm. Three in five switch.
     """
     positions, known = tuple(range(blocks)), 0
-    if blocks > 3 and choose.random() < 0.5:
+    if blocks > 3 and choose.random() < 0.5 and farthest > blocks:
         end = round(blocks * (farthest / blocks) ** choose.random())
         positions, known = (0, *range(end - blocks + 1, end)), 3
     if choose.random() < 0.6 and blocks > 1:

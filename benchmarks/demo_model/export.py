@@ -31,11 +31,12 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> No
     Raises:
         ValueError: a value does not fit float16.
     """
-    shutil.rmtree(out, ignore_errors=True)
     own = {f"{stage}.{n}": w for stage in ("vae", "tiny") for n, w in done[stage]["ema"].items()}
     tensors = {name: w.cpu().half().contiguous() for name, w in (own | done["self"]["ema"]).items()}
     if broken := [name for name, half in tensors.items() if not half.isfinite().all()]:
         raise ValueError(f"{broken[0]} has values that float16 cannot represent")
+    notice = (SHIPPED / "NOTICE.md").read_bytes()
+    shutil.rmtree(out, ignore_errors=True)
     for head, file in FILES.items():
         (out / file).parent.mkdir(parents=True)
         part = {n.removeprefix(f"{head}."): w for n, w in tensors.items() if n.startswith(head)}
@@ -44,7 +45,7 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> No
     (out / "text_encoder/config.json").write_text(json.dumps(config, indent=1) + "\n")
     (out / "tokenizer").mkdir()
     tokenizer().save(str(out / "tokenizer/tokenizer.json"))
-    shutil.copy(SHIPPED / "NOTICE.md", out)
+    (out / "NOTICE.md").write_bytes(notice)
     paths = [path for path in sorted(out.rglob("*")) if path.is_file()]
     files: dict[str, dict[str, Any]] = {
         path.relative_to(out).as_posix(): {
@@ -65,11 +66,21 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> No
 
 
 def ship(weights: Path, out: Path, preset: Path) -> None:
-    """Replaces ``out`` by exported weights, and the latents' statistics in ``preset``."""
+    """Replaces ``out`` by exported weights, and the latents' statistics in ``preset``.
+
+    Raises:
+        ValueError: a file differs from its digest.
+    """
     document = json.loads((weights / DIGESTS).read_text())
     text = _with_statistics(preset.read_text(), document["trained"])
+    for name, file in document["files"].items():
+        if sha256_file(weights / name) != file["sha256"]:
+            raise ValueError(f"{name} differs from its digest: run `train` again to export it")
+    staging = out.with_name(f"{out.name}.new")
+    shutil.rmtree(staging, ignore_errors=True)
+    shutil.copytree(weights, staging, ignore=shutil.ignore_patterns(PRESET_FILE))
     shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(weights, out, ignore=shutil.ignore_patterns(PRESET_FILE))
+    staging.rename(out)
     preset.write_text(text)
 
 

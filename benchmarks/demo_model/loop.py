@@ -15,6 +15,8 @@ WARMUP, FALLING = 0.02, 0.4
 EMA = 0.995
 ROW = 20
 """Steps of a row of the log."""
+SAVE_SECONDS = 100.0
+"""Seconds of training that a crash may lose."""
 _NO_MUON = ("embed_tokens", "patch_embedding", "relative_attention_bias", "proj_out")
 """Parts of names of matrices that do not map features to features."""
 
@@ -73,18 +75,29 @@ class Training:
     def run(self, minutes: float, steps: int | None, deadline: float) -> bool:
         """Trains until the stage is over, and returns True, or until the deadline.
 
-        Either ends with a checkpoint. ``steps`` take the place of ``minutes`` in a run that must be
-        repeatable. Nothing waits for the device but the log's rows.
+        Either ends with a checkpoint, and there is one every ``SAVE_SECONDS``. ``steps`` take the
+        place of ``minutes`` in a run that must be repeatable. Nothing waits for the device but the
+        log's rows.
+
+        Raises:
+            FloatingPointError: no gradient was finite in all steps of a row.
         """
-        before, rows = time.monotonic(), list[dict[str, Tensor]]()
+        before, rows, saved = time.monotonic(), list[dict[str, Tensor]](), self._seconds
         while (progress := self._progress(minutes, steps)) < 1:
             if before >= deadline:
                 self._save()
                 return False
             rows.append(self._take_step(progress))
             if self._step % ROW == 0:
-                self._log({n: float(sum(row[n] for row in rows)) / len(rows) for n in rows[0]})
+                means = {n: float(sum(row[n] for row in rows)) / len(rows) for n in rows[0]}
+                self._log(means)
                 rows.clear()
+                if not means["finite"]:
+                    first = self._step - ROW
+                    raise FloatingPointError(f"{self._stage.name}: no finite gradient from {first}")
+                if self._seconds - saved > SAVE_SECONDS:
+                    self._save()
+                    saved = self._seconds
             now = time.monotonic()
             self._seconds, before = self._seconds + now - before, now
         self._stage.network.load_state_dict(self._mean)

@@ -68,7 +68,10 @@ class EngineGraph:
         """
         node = self._producers[name]
         while node.op_type == "Reshape" and node.input[0] not in self._types:
-            node = self._producers[node.input[0]]
+            source = self._producers.get(node.input[0])
+            if source is None:
+                break  # It reshapes an input or a weight.
+            node = source
         return f"{node.op_type} {node.name!r}"
 
     def values(self, names: Collection[str]) -> dict[str, Tensor]:

@@ -115,10 +115,9 @@ def _is_circular_scatter(node: ir.Node) -> bool:
 
 
 def _pads_bfloat16(node: ir.Node) -> bool:
-    """Returns True if a node pads bfloat16 or an unknown dtype."""
+    """Returns True if a node pads bfloat16."""
     data = rounding.input_at(node, 0)
-    known = None if data is None else data.dtype
-    return _standard(node, "Pad") and known in (ir.DataType.BFLOAT16, None)
+    return _standard(node, "Pad") and data is not None and data.dtype == ir.DataType.BFLOAT16
 
 
 def _is_custom(node: ir.Node) -> bool:

@@ -20,6 +20,7 @@ from vidc.compiler.backends.aoti.convolution_forms import Form, Sizes, by_rule, 
 from vidc.compiler.store.atomic import FileLock, Mode, read_json, write_json
 from vidc.compiler.store.sources import source_digest
 from vidc.plugins.errors import GateError
+from vidc.runtime.faults import NO_MEMORY
 from vidc.runtime.strict import plain, read
 
 if TYPE_CHECKING:
@@ -163,9 +164,10 @@ class Chooser:
             started = time.monotonic()
             try:
                 times = self._measure(sizes)
-            except torch.AcceleratorError:
-                raise  # The GPU is lost to this process: nothing after it could be compiled.
-            except RuntimeError as error:  # The rule's form computes the same.
+            except RuntimeError as error:
+                if isinstance(error, torch.AcceleratorError) and NO_MEMORY not in str(error):
+                    raise  # The GPU is lost to this process: nothing after it could be compiled.
+                # The rule's form computes the same.
                 first = str(error).partition("\n")[0][:_LONGEST_REASON]
                 return self._left(sizes, rule, f"it could not be measured: {first}")
             finally:

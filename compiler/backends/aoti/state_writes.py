@@ -25,6 +25,8 @@ def write_early(graph: fx.Graph) -> None:
             copy.args = (state, value.args[1])  # It reads only the state's layout.
             graph.erase_node(value)
         before = {inputs[-1], copy.args[1], *_readers(state)} - {copy}
+        if graph.output_node() in before:
+            continue  # A view of the old value is returned.
         max(before).append(copy)  # Nodes compare by their places, also after a move.
 
 

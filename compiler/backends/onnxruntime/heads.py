@@ -40,11 +40,13 @@ def use_packed_heads(model: ir.Model) -> int:
     Returns:
         The number of Attention nodes that were rewritten.
     """
-    places = [place for node in model.graph if (place := _place(node)) is not None]
-    for place in places:
-        _rewrite(model.graph, place)
+    count = 0
+    for node in [*model.graph]:
+        if (place := _place(node)) is not None:
+            _rewrite(model.graph, place)
+            count += 1
     common.RemoveUnusedNodesPass()(model)
-    return len(places)
+    return count
 
 
 def _place(node: ir.Node) -> _Place | None:
@@ -115,7 +117,9 @@ def _valid_length(mask: ir.Value) -> ir.Value | None:
     indices, length = node.inputs
     values = None if indices is None else indices.const_value
     counts = values is not None and np.array_equal(values.numpy(), np.arange(keys))
-    return length if counts and length is not None and _sizes(length) == (1,) else None
+    if not counts or length is None or length.dtype != ir.DataType.INT64:
+        return None
+    return length if _sizes(length) == (1,) else None
 
 
 def _sizes(value: ir.Value) -> tuple[int, ...]:

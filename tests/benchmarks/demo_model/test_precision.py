@@ -69,7 +69,8 @@ def test_rollouts_are_the_same_at_another_batch_and_forced_by_their_own_latents(
         alone, _ = rollouts.play(single, embeds)
         other, _ = rollouts.play(exact, embeds, [2 * latent for latent in latents])
     assert [tuple(each.shape[:2]) for each in frames] == [(3, 9), (3, 12), (3, 12)]
-    assert all(map(torch.equal, [*latents, *frames], [*forced, *again]))
+    pairs = zip([*latents, *frames], [*forced, *again], strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
     torch.testing.assert_close(latents, alone, atol=1e-3, rtol=1e-3)
     assert torch.equal(other[0], latents[0])
     assert not torch.allclose(other[1], latents[1], atol=1e-2)

@@ -43,6 +43,10 @@ def test_shipping_replaces_weights_and_statistics_or_nothing(tmp_path):
     ship(SHIPPED, out, preset)
     assert files_in(out) == files_in(SHIPPED)
     assert preset.read_text() == PRESET.read_text()
+    (out / "NOTICE.md").write_text("another")
+    with pytest.raises(ValueError, match=r"NOTICE\.md differs from its digest"):
+        ship(out, tmp_path / "other", preset)
+    assert not (tmp_path / "other").exists()
 
 
 def test_prompts_of_the_preset_are_captions_and_a_switch():

@@ -91,14 +91,15 @@ def test_a_convolution_with_one_form_is_not_measured():
     assert (choice.decided, choice.reason) == (Decided.BY_RULE, "it has one form")
 
 
-def test_a_full_gpu_leaves_the_choice_to_the_rule(tmp_path):
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, torch.AcceleratorError])
+def test_a_full_gpu_leaves_the_choice_to_the_rule(tmp_path, kind):
     def full(_sizes: Sizes) -> Times:
-        raise torch.OutOfMemoryError("CUDA out of memory.\nMore of it")
+        raise kind("CUDA error: out of memory\nMore of it")
 
     chooser = Chooser(full, record=tmp_path / "record.json")
     assert chooser(SMALL) is F3
     (choice,) = chooser.choices.values()
-    assert choice.reason == "it could not be measured: CUDA out of memory."
+    assert choice.reason == "it could not be measured: CUDA error: out of memory"
     assert chooser.notes == (f"convolution {SMALL}: F(3, 3); {choice.reason}",)
     assert not (tmp_path / "record.json").exists()
 

@@ -98,3 +98,14 @@ def test_writes_an_input_after_all_inputs():
     graph.output((other,))
     write_early(graph)
     assert [node.op for node in graph.nodes] == [*["placeholder"] * 3, "call_function", "output"]
+
+
+def test_a_state_whose_old_value_is_returned_is_written_where_it_was():
+    graph = fx.Graph()
+    state, x = graph.placeholder("state"), graph.placeholder("x")
+    old = graph.call_function(aten.slice.Tensor, (state, 0, 0, 1))
+    graph.call_function(aten.copy_.default, (state, graph.call_function(aten.sin.default, (x,))))
+    graph.output((old,))
+    before = [node.target for node in graph.nodes]
+    write_early(graph)
+    assert [node.target for node in graph.nodes] == before

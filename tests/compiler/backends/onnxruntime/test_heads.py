@@ -9,6 +9,8 @@ import pytest
 from onnx import helper, numpy_helper, shape_inference
 
 from vidc.compiler.backends.onnxruntime.heads import use_packed_heads
+from vidc.compiler.config.presets import load_preset
+from vidc.exporters.export import export_component
 
 TOKENS, SLOTS, HEADS, SIZE = 5, 7, 3, 4
 
@@ -49,7 +51,7 @@ def graph(
     return shape_inference.infer_shapes(model, data_prop=True)
 
 
-def run(model, batch, dtype, length):
+def run(model, batch, dtype, length, result="y"):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
@@ -63,7 +65,7 @@ def run(model, batch, dtype, length):
     feeds = {name: value.astype(dtype) for name, value in feeds.items()}
     feeds["length"] = np.array([length])
     feeds["other"] = np.arange(TOKENS * SLOTS).reshape(1, 1, TOKENS, SLOTS) % 3 > 0
-    return session.run(["y"], feeds)[0]
+    return session.run([result], feeds)[0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -88,6 +90,32 @@ def test_a_mask_that_says_more_than_the_number_of_keys_remains(changed):
     assert "Less" in {node.op_type for node in model.graph}
     found = run(ir.to_proto(model), 1, np.float32, 4)
     np.testing.assert_array_equal(found, run(before, 1, np.float32, 4))
+
+
+def test_attention_to_attention_is_rewritten_twice():
+    """The result of one is the query of the next, transposed back and forth."""
+    before = graph(mask=None, shown=("z",))
+    nodes = [
+        helper.make_node("Transpose", ["y"], ["yt"], perm=(0, 2, 1, 3)),
+        helper.make_node("Attention", ["yt", "kt", "vt"], ["again"]),
+        helper.make_node("Transpose", ["again"], ["z"], perm=(0, 2, 1, 3)),
+    ]
+    before.graph.node.extend(nodes)
+    before = shape_inference.infer_shapes(before)
+    model = ir.from_proto(before)
+    assert use_packed_heads(model) == 2
+    found = run(ir.to_proto(model), 1, np.float32, SLOTS, "z")
+    np.testing.assert_array_equal(found, run(before, 1, np.float32, SLOTS, "z"))
+
+
+def test_attention_of_an_exported_component_takes_the_number_of_keys(tmp_path):
+    part = load_preset("tiny").model.parts["transformer"]
+    model = ir.load(export_component(part, "fp32", "kv_update", tmp_path).onnx)
+    masked = [len(node.inputs) > 3 for node in model.graph if node.op_type == "Attention"]
+    assert any(masked)
+    assert use_packed_heads(model) == len(masked)
+    inputs = [node.inputs[3:] for node in model.graph if node.op_type == "Attention"]
+    assert [len(each) == 4 and each[0] is None for each in inputs] == masked
 
 
 @pytest.mark.parametrize(
