@@ -246,7 +246,7 @@ def test_sessions_ask_for_exact_products(monkeypatch: pytest.MonkeyPatch) -> Non
     assert options.get_session_config_entry("session.x64quantprecision") == "1"
 
 
-def test_threads_of_an_idle_engine_do_not_spin() -> None:
+def test_sessions_ask_idle_threads_not_to_spin() -> None:
     options = Options("ORT_ENABLE_ALL", True).session_options()
     assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
