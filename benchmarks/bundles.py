@@ -1,26 +1,37 @@
-"""Measures bundles side by side in one process: the first one, and others in turn with it.
+"""Measures bundles in one process in turns, also beside the loop of LongLive's public code.
 
     python benchmarks/bundles.py out/bf16 out/fp8 > benchmarks/results/longlive-1.3b-h200-fp8.json
+    python benchmarks/bundles.py out/bf16 out/fp8 --public eager compile --cold-starts 2
 
-A ratio is that of the first bundle's median over a bundle's: above 1 it is faster. Two bundles of
-LongLive's size fit a GPU of 80 GB together.
+``against first`` says how many times faster than the first bundle a stream is, by medians. The
+public loop has the steps and window of the first bundle, and its weights unless ``--weights`` names
+another bundle: it takes none in 8 bits. A stream of it ends at 1024 latent frames, which are 148
+samples after 20 rounds of warm-up. Three bundles of LongLive's size and both loops fit a GPU of 80
+GB together. Cold starts come first, in processes of their own, with the memory that a bundle takes
+alone.
 """
 
 import argparse
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from public_loop import loop
 
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.measure import Protocol, measure
 from vidc.compiler.bench.metrics import Metric, Samples
+from vidc.compiler.bench.processes import samples, start
 from vidc.compiler.bench.run import workload
 from vidc.compiler.bench.statistics import Summary
-from vidc.compiler.bench.streams import of_bundle
+from vidc.compiler.bench.streams import BASELINES, OURS, Contestant, of_bundle
 from vidc.compiler.bench.verdict import judge
+from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.golden import read_prompts
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.signature import Role
 from vidc.runtime.bundle import Bundle, load
 from vidc.runtime.manifest import Manifest, read_manifest
@@ -45,16 +56,19 @@ def bytes_of(folder: Path, manifest: Manifest) -> dict[str, int]:
 def compared(
     found: Mapping[str, Samples], metrics: Mapping[str, Metric], first: str
 ) -> dict[str, Any]:
-    """Each bundle's figures, samples and verdicts against the first."""
+    """Each stream's figures and samples, and verdicts against the first where medians compare."""
     return {
         name: {
             metric: {
-                **plain(Summary.of(samples)),
-                "against first": judge(samples, found[first][metric]).to_json(),
-                "samples": samples,
+                **plain(Summary.of(values)),
+                **(
+                    {"against first": judge(values, found[first][metric]).to_json()}
+                    if metrics[metric].judged and metric in found[first]
+                    else {}
+                ),
+                "samples": values,
             }
-            for metric, samples in own.items()
-            if metrics[metric].judged
+            for metric, values in own.items()
         }
         for name, own in found.items()
     }
@@ -66,17 +80,33 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=Protocol.samples)
     parser.add_argument("--warmup", type=int, default=Protocol.warmup)
     parser.add_argument("--seed", type=int, default=Protocol.seed)
+    parser.add_argument("--public", choices=BASELINES, nargs="+", default=[])
+    parser.add_argument("--weights", type=Path, help="bundle in bf16 whose weights the loop has")
+    parser.add_argument("--cold-starts", type=int, default=0)
     options = parser.parse_args()
     folders = {folder.name: folder for folder in options.bundles}
     if len(folders) < len(options.bundles):
         parser.error("bundles must have different names")
     manifests = {name: read_manifest(folder) for name, folder in folders.items()}
+    starts = {
+        name: samples([start(folder, OURS, options.seed) for _ in range(options.cold_starts)])
+        for name, folder in folders.items()
+    }
     loaded: dict[str, Bundle] = {name: load(folder) for name, folder in folders.items()}
     first = next(iter(loaded))
     device = loaded[first].device
     prompts = read_prompts(folders[first])
     protocol = Protocol(options.warmup, options.samples, options.seed)
     contestants = {name: of_bundle(bundle, options.seed) for name, bundle in loaded.items()}
+    metrics, spec = contestants[first].decoding.metrics, loaded[first].spec
+    backends = {f"public_{name}": BASELINES[name] for name in options.public}
+    if backends:
+        config = model_from_json(manifests[first].config)
+        assert isinstance(config, CausalVideo)
+        weights = options.weights or folders[first]
+        for name, public in loop.of_bundle(config, weights, device, backends).items():
+            opened = partial(public.session, options.seed)
+            contestants[name] = Contestant(opened, spec, contestants[first].decoding)
     found = measure(contestants, device, prompts, protocol, lambda: None)
     document = {
         "schema": 1,
@@ -85,7 +115,9 @@ def main() -> None:
         "protocol": vars(protocol),
         "gpu_state": gpu_state(device),
         "fingerprint": fingerprint(device, folders[first]),
-        "streams": compared(found, contestants[first].decoding.metrics, first),
+        "streams": compared(
+            {name: {**starts.get(name, {}), **own} for name, own in found.items()}, metrics, first
+        ),
     }
     print(json.dumps(document, indent=1))
 

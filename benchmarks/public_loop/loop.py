@@ -9,12 +9,11 @@ from torch import Tensor
 from public_loop.cache import LayerCache, TextCache
 from public_loop.decoder import Decoder
 from public_loop.layers import ROTARY_FRAMES, Transformer
-from vidc.compiler.config.tables import model_from_json
 from vidc.exporters.families.causal_video import TRAINING_STEPS, CausalVideo, SamplerConfig
 from vidc.exporters.models import with_weights
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.wan_vae.network import create
-from vidc.runtime.manifest import Manifest
+from vidc.runtime.manifest import read_manifest
 
 
 class PublicLoop:
@@ -48,14 +47,12 @@ class PublicLoop:
 
 
 def of_bundle(
-    bundle: Path, manifest: Manifest, device: torch.device, backends: dict[str, str | None]
+    config: CausalVideo, bundle: Path, device: torch.device, backends: dict[str, str | None]
 ) -> dict[str, PublicLoop]:
-    """The loop under each backend, on one more copy of a bundle's weights."""
-    config = model_from_json(manifest.config)
-    assert isinstance(config, CausalVideo)
+    """The loop of a model under each backend, on one more copy of a bundle's weights."""
+    files = read_manifest(bundle).weights
     transformer, vae = (
-        load_file(bundle / manifest.weights[group].path, str(device))
-        for group in ("transformer", "vae")
+        load_file(bundle / files[group].path, str(device)) for group in ("transformer", "vae")
     )
     return {name: PublicLoop(config, transformer, vae, each) for name, each in backends.items()}
 
