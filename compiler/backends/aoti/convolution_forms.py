@@ -1,9 +1,10 @@
 """Forms in which a float16 convolution runs on a GPU, and the rule that chooses one.
 
-All forms of a convolution give the same result but for rounding. ``winograd_convolution`` and
-``phases`` have the arithmetic.
+All forms of a convolution give the same result but for rounding. ``winograd_convolution``,
+``phases`` and ``patches`` have the arithmetic.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,13 @@ WIDE = 128
 
 On an H100, one takes 1.99 ms with 192 outputs and 3.79 ms with 96; two take 3.11 and 2.77 ms.
 """
+MOST_PIXELS = 2048
+"""Pixels up to which a matmul of patches may be faster than cuDNN.
+
+A tile of cuDNN is about 128 pixels and 128 outputs: fewer tiles than the GPU has multiprocessors
+leave some idle, where a matmul can split its sums among them. Patches of more pixels cost more
+memory traffic than that gains.
+"""
 _TAPS = 36
 """Taps of all phases at most, for each input and output."""
 
@@ -25,7 +33,8 @@ class Form(StrEnum):
 
     A 3x3x3 convolution runs as cuDNN's, or as Winograd's F(m, 3) in time. A 3x3 convolution of an
     image that nearest upsampling makes twice as large runs on the large image, or on the small one:
-    as one convolution for all four phases, or as one for each phase of rows.
+    as one convolution for all four phases, or as one for each phase of rows. A convolution of small
+    images is cuDNN's too, or a matmul of patches.
     """
 
     DIRECT = "conv3d"
@@ -35,6 +44,8 @@ class Form(StrEnum):
     UPSAMPLED = "upsampled"
     PHASES = "phases"
     ROWS = "phases of rows"
+    IMAGES = "conv2d"
+    PATCHES = "matmul of patches"
 
     @property
     def tile(self) -> int | None:
@@ -49,12 +60,17 @@ class Sizes:
     Attributes:
         inputs: channels.
         outputs: channels.
-        frames: frames of the result, of one video; the number of images if ``upsampled``.
+        frames: frames of the result, of one video; the number of images if ``upsampled``, or with a
+            ``kernel``.
         height: of the input without padding.
         width: of the input without padding.
         batch: number of videos.
         upsampled: True for a 3x3 convolution of images that are upsampled by two first.
         operator: True if ``norm_silu_winograd`` computes the transforms before and after it.
+        kernel: height and width of the filter of a convolution of small images; None for the
+            convolutions above.
+        stride: of it, in both directions.
+        padding: of it, in both directions.
     """
 
     inputs: int
@@ -65,12 +81,31 @@ class Sizes:
     batch: int = 1
     upsampled: bool = False
     operator: bool = False
+    kernel: tuple[int, int] | None = None
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all images that a convolution with a ``kernel`` makes."""
+        assert self.kernel is not None
+        sides = zip((self.height, self.width), self.kernel, self.stride, self.padding, strict=True)
+        high, wide = ((side + 2 * pad - size) // step + 1 for side, size, step, pad in sides)
+        return self.frames * high * wide
 
     def __str__(self) -> str:
         text = f"{self.inputs} > {self.outputs}"
         size = f"{self.height}x{self.width}"
         if self.upsampled:
             return f"{text}, {self.frames} upsampled images of {size}"
+        if self.kernel is not None:
+            kernel, stride, padding = (
+                "x".join(map(str, pair)) for pair in (self.kernel, self.stride, self.padding)
+            )
+            return (
+                f"{text}, {self.frames} images of {size}, filter {kernel}, stride {stride}, "
+                f"padding {padding}"
+            )
         videos = "" if self.batch == 1 else f"{self.batch} times "
         apart = "" if self.operator else ", without operator"
         return f"{text}, {videos}{self.frames} frames of {size}{apart}"
@@ -84,6 +119,9 @@ def candidates(sizes: Sizes) -> tuple[Form, ...]:
     """Returns the forms that a convolution has."""
     if sizes.upsampled:
         return (Form.UPSAMPLED, Form.PHASES, Form.ROWS)
+    if sizes.kernel is not None:
+        few = sizes.pixels <= MOST_PIXELS and math.prod(sizes.kernel) > 1
+        return (Form.IMAGES, Form.PATCHES) if few else (Form.IMAGES,)
     if sizes.outputs < LEAST_CHANNELS and not sizes.operator:
         # The matmul of a narrow convolution reads frames that the operator wrote channels last.
         # On an H100, inductor's own transforms left other values in two of six of its inputs.
@@ -96,8 +134,10 @@ def by_rule(sizes: Sizes) -> Form:
 
     For a 3x3x3 convolution it is F(m, 3) with the largest m that divides the frames. Upsampled
     images are convolved in phases if they have more values than the phases' filters, which every
-    call computes.
+    call computes. Small images are convolved by cuDNN.
     """
+    if sizes.kernel is not None:
+        return Form.IMAGES
     if not sizes.upsampled:
         return candidates(sizes)[-1]
     if _TAPS * sizes.outputs > sizes.frames * sizes.height * sizes.width:

@@ -12,6 +12,9 @@ one form:
   already slower than another form.
 - A convolution of upsampled images: upsampling, the convolutions, and the order of the pixels.
   Transforms of filters count as for F(m, 3).
+- A convolution of small images: the convolution, or the copy of patches and the matmul. What comes
+  before writes its result with or without padding, which costs the same. A work convolves with one
+  filter after another, so that each comes from memory and not from the cache, as in an engine.
 
 Each form is a CUDA graph. The graphs are replayed in turns, so that a clock that drifts does so for
 all.
@@ -29,6 +32,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from vidc.compiler.backends.aoti.convolution_forms import Form, Sizes, candidates
+from vidc.compiler.backends.aoti.patches import multiply_patches
 from vidc.compiler.backends.aoti.phases import convolve_phases, phase_filters
 from vidc.compiler.backends.aoti.winograd_convolution import (
     convolve_transformed,
@@ -44,6 +48,9 @@ _PRODUCTS = 6
 _TAPS = 27
 """Number of taps of a 3x3x3 filter."""
 _EPS = 1e-12
+_CACHED = 2**27
+"""More bytes than the cache of a GPU holds."""
+_LEAST_FILTERS, _MOST_FILTERS = 4, 32
 Work = Callable[[], Any]
 
 
@@ -69,7 +76,7 @@ def measure_forms(sizes: Sizes, device: torch.device, sample: Sample | None = No
     """Measures the forms of a convolution on random values.
 
     Args:
-        sizes: those of upsampled images, or with ``operator``.
+        sizes: those of upsampled or small images, or with ``operator``.
         device: a GPU.
         sample: measures works; by default ``sample_graphs``.
 
@@ -80,6 +87,9 @@ def measure_forms(sizes: Sizes, device: torch.device, sample: Sample | None = No
     with torch.no_grad():
         if sizes.upsampled:
             return Times(take(_of_images(sizes, device)), {})
+        if sizes.kernel is not None:
+            works, filters = _of_small_images(sizes, device)
+            return Times({form: ms / filters for form, ms in take(works).items()}, {})
         link = _Link(sizes, device)
         tiles = [form for form in candidates(sizes) if form.tile is not None]
         alone = Form.DIRECT
@@ -232,6 +242,30 @@ def _of_images(sizes: Sizes, device: torch.device) -> dict[Form, Work]:
         return work
 
     return {Form.UPSAMPLED: upsampled, Form.PHASES: of_phases(True), Form.ROWS: of_phases(False)}
+
+
+def _of_small_images(sizes: Sizes, device: torch.device) -> tuple[dict[Form, Work], int]:
+    """Returns the forms of as many convolutions of small images, each with a filter of its own."""
+    assert sizes.kernel is not None
+    draw = partial(_drawn, torch.Generator(device).manual_seed(1))
+    filter_shape = (sizes.outputs, sizes.inputs, *sizes.kernel)
+    scale, elements = torch.Size(filter_shape[1:]).numel() ** -0.5, torch.Size(filter_shape).numel()
+    count = min(max(_CACHED // (2 * elements), _LEAST_FILTERS), _MOST_FILTERS)
+    filters = [_channels_last(draw(*filter_shape) * scale) for _ in range(count)]
+    x = draw(sizes.frames, sizes.height, sizes.width, sizes.inputs)
+    high, wide = sizes.padding
+    padded = functional.pad(x, (0, 0, wide, wide, high, high))
+
+    def convolved() -> list[Tensor]:
+        images = x.movedim(-1, 1)
+        return [
+            functional.conv2d(images, each, None, sizes.stride, sizes.padding) for each in filters
+        ]
+
+    def multiplied() -> list[Tensor]:
+        return [multiply_patches(padded, each, sizes.stride) for each in filters]
+
+    return {Form.IMAGES: convolved, Form.PATCHES: multiplied}, count
 
 
 def _copy_of(*moved: Tensor) -> Work:

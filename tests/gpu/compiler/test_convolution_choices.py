@@ -10,6 +10,7 @@ SIZES = (
     Sizes(96, 96, 12, 16, 24, batch=2, operator=True),
     Sizes(96, 3, 12, 16, 24, operator=True),
     Sizes(64, 32, 6, 20, 24, upsampled=True),
+    Sizes(1280, 1280, 1, 5, 4, kernel=(3, 3), padding=(1, 1)),
 )
 
 

@@ -245,3 +245,25 @@ def test_all_forms_of_upsampled_images_are_measured():
     sizes = Sizes(8, 4, 2, 5, 6, upsampled=True)
     times = {Form.UPSAMPLED: 3.0, Form.PHASES: 1.0, Form.ROWS: 2.0}
     assert measure_forms(sizes, CPU, clock([times])) == Times(times, {})
+
+
+def test_small_images_are_convolved_with_one_filter_after_another():
+    """The time of a form is that of one of them."""
+    sizes = Sizes(8, 4, 2, 5, 6, kernel=(3, 3), stride=(2, 2), padding=(1, 1))
+    found = measure_forms(sizes, CPU, clock([{Form.IMAGES: 64.0, Form.PATCHES: 32.0}]))
+    assert found == Times({Form.IMAGES: 2.0, Form.PATCHES: 1.0}, {})
+
+
+def test_the_forms_of_small_images_give_the_same():
+    sizes = Sizes(8, 4, 2, 5, 6, kernel=(3, 3), stride=(2, 2), padding=(1, 1))
+    results = {}
+
+    def sample(works):
+        results.update({form: work() for form, work in works.items()})
+        return dict.fromkeys(works, 1.0)
+
+    measure_forms(sizes, CPU, sample)
+    convolved, multiplied = results[Form.IMAGES], results[Form.PATCHES]
+    assert len(convolved) == len(multiplied) == 32
+    for one, other in zip(convolved, multiplied, strict=True):
+        torch.testing.assert_close(one.movedim(1, -1), other, rtol=0, atol=4e-3)
