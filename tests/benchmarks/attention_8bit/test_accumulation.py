@@ -1,0 +1,34 @@
+"""Sums of a Hopper matrix unit, emulated: exact where nothing lies 13 bits below the largest."""
+
+import json
+from pathlib import Path
+
+import torch
+from attention_8bit import accumulation
+from attention_8bit.accumulation import hopper_sum, losses
+
+RESULTS = Path(accumulation.__file__).with_suffix(".json")
+
+
+def test_a_short_sum_is_exact():
+    weights = torch.full((2, 64), 128.0)
+    values = torch.full((64, 3), 1.875)
+    assert torch.equal(hopper_sum(weights, values), weights @ values)
+
+
+def test_a_sum_stops_where_a_product_lies_below_its_last_bit():
+    """A product of 240 does not change a sum of 2^21, whose last bit is 2^8."""
+    weights = torch.full((1, 18720), 128.0)
+    values = torch.full((18720, 1), 1.875)
+    assert float(hopper_sum(weights, values)) < 0.6 * float(weights @ values)
+    assert torch.equal(hopper_sum(weights, values, keys_of_sum=128), weights @ values)
+
+
+def test_the_committed_losses_are_computed_again():
+    rows = json.loads(RESULTS.read_text())["rows"]
+    small = [row for row in rows if row["keys"] == 972]
+    assert len(small) == len(accumulation.OFFSETS)
+    for row in small:
+        found = losses(row["keys"], row["offset"])
+        assert found.keys() == row["relative_l2"].keys()
+        assert all(abs(found[of] - row["relative_l2"][of]) < 1e-3 for of in found)
