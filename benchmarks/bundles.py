@@ -1,4 +1,4 @@
-"""Measures bundles in one process in turns, also beside the loop of LongLive's public code.
+"""Measures bundles in turns in one process, optionally beside the loop of LongLive's public code.
 
     python benchmarks/bundles.py out/bf16 out/fp8 > benchmarks/results/longlive-1.3b-h200-fp8.json
     python benchmarks/bundles.py out/bf16 out/fp8 --public eager compile --cold-starts 2
@@ -6,8 +6,8 @@
 ``against first`` says how many times faster than the first bundle a stream is, by medians. The
 public loop has the steps and window of the first bundle, and its weights unless ``--weights`` names
 another bundle: it takes none in 8 bits. A stream of it ends at 1024 latent frames, which are 148
-samples after 20 rounds of warm-up. Three bundles of LongLive's size and both loops fit a GPU of 80
-GB together. Cold starts come first, in processes of their own, with the memory that a bundle takes
+samples after 20 rounds of warm-up. Two bundles of LongLive's size fit a GPU of 80 GB together. Cold
+starts come first and in turns, in processes of their own, with the memory that a bundle takes
 alone.
 """
 
@@ -19,12 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from public_loop import loop
 
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.measure import Protocol, measure
 from vidc.compiler.bench.metrics import Metric, Samples
-from vidc.compiler.bench.processes import samples, start
+from vidc.compiler.bench.processes import Start, samples, start
 from vidc.compiler.bench.run import workload
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.streams import BASELINES, OURS, Contestant, of_bundle
@@ -32,6 +33,7 @@ from vidc.compiler.bench.verdict import judge
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.golden import read_prompts
 from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.families.family import Family
 from vidc.plugins.signature import Role
 from vidc.runtime.bundle import Bundle, load
 from vidc.runtime.manifest import Manifest, read_manifest
@@ -56,7 +58,7 @@ def bytes_of(folder: Path, manifest: Manifest) -> dict[str, int]:
 def compared(
     found: Mapping[str, Samples], metrics: Mapping[str, Metric], first: str
 ) -> dict[str, Any]:
-    """Each stream's figures and samples, and verdicts against the first where medians compare."""
+    """Each stream's summary, samples and, for judged metrics, the verdict against the first."""
     return {
         name: {
             metric: {
@@ -74,6 +76,17 @@ def compared(
     }
 
 
+def public_loops(
+    options: argparse.Namespace, model: Family, folder: Path, device: torch.device
+) -> dict[str, loop.PublicLoop]:
+    """The public loops asked for, of a model and the weights of ``--weights`` or of a bundle."""
+    if not options.public:
+        return {}
+    assert isinstance(model, CausalVideo)
+    backends = {f"public_{name}": BASELINES[name] for name in options.public}
+    return loop.of_bundle(model, options.weights or folder, device, backends)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundles", type=Path, nargs="+")
@@ -81,17 +94,26 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=Protocol.warmup)
     parser.add_argument("--seed", type=int, default=Protocol.seed)
     parser.add_argument("--public", choices=BASELINES, nargs="+", default=[])
-    parser.add_argument("--weights", type=Path, help="bundle in bf16 whose weights the loop has")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        help="bf16 bundle whose weights the public loop has (default: the first)",
+    )
     parser.add_argument("--cold-starts", type=int, default=0)
     options = parser.parse_args()
     folders = {folder.name: folder for folder in options.bundles}
     if len(folders) < len(options.bundles):
         parser.error("bundles must have different names")
     manifests = {name: read_manifest(folder) for name, folder in folders.items()}
-    starts = {
-        name: samples([start(folder, OURS, options.seed) for _ in range(options.cold_starts)])
-        for name, folder in folders.items()
-    }
+    models = {name: model_from_json(manifest.config) for name, manifest in manifests.items()}
+    if options.weights is not None and not options.public:
+        parser.error("--weights is of the public loop: add --public")
+    if options.public and not isinstance(models[next(iter(models))], CausalVideo):
+        parser.error("--public needs a causal video model as its first bundle")
+    started: dict[str, list[Start]] = {name: [] for name in folders}
+    for _ in range(options.cold_starts):
+        for name, folder in folders.items():
+            started[name].append(start(folder, OURS, options.seed))
     loaded: dict[str, Bundle] = {name: load(folder) for name, folder in folders.items()}
     first = next(iter(loaded))
     device = loaded[first].device
@@ -99,14 +121,9 @@ def main() -> None:
     protocol = Protocol(options.warmup, options.samples, options.seed)
     contestants = {name: of_bundle(bundle, options.seed) for name, bundle in loaded.items()}
     metrics, spec = contestants[first].decoding.metrics, loaded[first].spec
-    backends = {f"public_{name}": BASELINES[name] for name in options.public}
-    if backends:
-        config = model_from_json(manifests[first].config)
-        assert isinstance(config, CausalVideo)
-        weights = options.weights or folders[first]
-        for name, public in loop.of_bundle(config, weights, device, backends).items():
-            opened = partial(public.session, options.seed)
-            contestants[name] = Contestant(opened, spec, contestants[first].decoding)
+    for name, public in public_loops(options, models[first], folders[first], device).items():
+        opened = partial(public.session, options.seed)
+        contestants[name] = Contestant(opened, spec, contestants[first].decoding)
     found = measure(contestants, device, prompts, protocol, lambda: None)
     document = {
         "schema": 1,
@@ -116,7 +133,9 @@ def main() -> None:
         "gpu_state": gpu_state(device),
         "fingerprint": fingerprint(device, folders[first]),
         "streams": compared(
-            {name: {**starts.get(name, {}), **own} for name, own in found.items()}, metrics, first
+            {name: samples(started.get(name, [])) | own for name, own in found.items()},
+            metrics,
+            first,
         ),
     }
     print(json.dumps(document, indent=1))

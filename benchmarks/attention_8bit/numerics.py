@@ -208,7 +208,7 @@ PLAIN = Scheme(
 E4M3_VALUES = "e4m3, centered, scales per channel"
 SCHEMES = (
     PLAIN,
-    replace(PLAIN, name="the same, 14-bit accumulators", accumulators="14 bits"),
+    replace(PLAIN, name="the same, sums of 128 keys in 14 bits", accumulators="14 bits"),
     Scheme("plain FP8, unit scales", "e4m3, unit scales", "e4m3", "e4m3, unit scales"),
     Scheme(
         "FP8, centered and smoothed",

@@ -150,7 +150,7 @@ class Chooser:
             return replace(rule, reason="it has one form")
         if self._measure is None:
             return rule
-        if not (sizes.upsampled or sizes.operator or sizes.kernel):
+        if not (sizes.upsampled or sizes.operator or sizes.kernel is not None):
             reason = "without norm_silu_winograd, its transforms cannot be measured apart"
             return replace(rule, reason=reason)
         with self._alone() as known:

@@ -1,7 +1,8 @@
-"""Forms in which a float16 convolution runs on a GPU, and the rule that chooses one.
+"""Forms in which a convolution in 16 bits runs on a GPU, and the rule that chooses one.
 
-All forms of a convolution give the same result but for rounding. ``winograd_convolution``,
-``phases`` and ``patches`` have the arithmetic.
+Convolutions of videos and of upsampled images have several forms in float16 alone. All forms of a
+convolution give the same result but for rounding. ``winograd_convolution``, ``phases`` and
+``patches`` have the arithmetic.
 """
 
 import math
@@ -18,11 +19,9 @@ WIDE = 128
 On an H100, one takes 1.99 ms with 192 outputs and 3.79 ms with 96; two take 3.11 and 2.77 ms.
 """
 MOST_PIXELS = 2048
-"""Pixels up to which a matmul of patches may be faster than cuDNN.
+"""Pixels up to which a matmul of patches is measured.
 
-A tile of cuDNN is about 128 pixels and 128 outputs: fewer tiles than the GPU has multiprocessors
-leave some idle, where a matmul can split its sums among them. Patches of more pixels cost more
-memory traffic than that gains.
+On an H100 it gains up to 300 pixels, and in first convolutions of few inputs up to 1,680.
 """
 _TAPS = 36
 """Taps of all phases at most, for each input and output."""
@@ -33,8 +32,8 @@ class Form(StrEnum):
 
     A 3x3x3 convolution runs as cuDNN's, or as Winograd's F(m, 3) in time. A 3x3 convolution of an
     image that nearest upsampling makes twice as large runs on the large image, or on the small one:
-    as one convolution for all four phases, or as one for each phase of rows. A convolution of small
-    images is cuDNN's too, or a matmul of patches.
+    as one convolution for all four phases, or as one for each phase of rows. A convolution of few
+    pixels is cuDNN's too, or a matmul of patches.
     """
 
     DIRECT = "conv3d"
@@ -60,17 +59,16 @@ class Sizes:
     Attributes:
         inputs: channels.
         outputs: channels.
-        frames: frames of the result, of one video; the number of images if ``upsampled``, or with a
-            ``kernel``.
+        frames: frames of the result, of one video; the number of images if ``upsampled``, or with
+            a ``kernel``.
         height: of the input without padding.
         width: of the input without padding.
         batch: number of videos.
         upsampled: True for a 3x3 convolution of images that are upsampled by two first.
         operator: True if ``norm_silu_winograd`` computes the transforms before and after it.
-        kernel: height and width of the filter of a convolution of small images; None for the
-            convolutions above.
-        stride: of it, in both directions.
-        padding: of it, in both directions.
+        kernel: height and width of the filter; None for 3x3x3 convolutions and for ``upsampled``.
+        stride: vertical and horizontal; read only with ``kernel``.
+        padding: vertical and horizontal, on both sides; read only with ``kernel``.
     """
 
     inputs: int
@@ -87,7 +85,7 @@ class Sizes:
 
     @property
     def pixels(self) -> int:
-        """Pixels of all images that a convolution with a ``kernel`` makes."""
+        """Number of the result's pixels in all images, of a convolution with a ``kernel``."""
         assert self.kernel is not None
         sides = zip((self.height, self.width), self.kernel, self.stride, self.padding, strict=True)
         high, wide = ((side + 2 * pad - size) // step + 1 for side, size, step, pad in sides)
@@ -102,9 +100,9 @@ class Sizes:
             kernel, stride, padding = (
                 "x".join(map(str, pair)) for pair in (self.kernel, self.stride, self.padding)
             )
+            images = "1 image" if self.frames == 1 else f"{self.frames} images"
             return (
-                f"{text}, {self.frames} images of {size}, filter {kernel}, stride {stride}, "
-                f"padding {padding}"
+                f"{text}, {images} of {size}, filter {kernel}, stride {stride}, padding {padding}"
             )
         videos = "" if self.batch == 1 else f"{self.batch} times "
         apart = "" if self.operator else ", without operator"
@@ -134,7 +132,8 @@ def by_rule(sizes: Sizes) -> Form:
 
     For a 3x3x3 convolution it is F(m, 3) with the largest m that divides the frames. Upsampled
     images are convolved in phases if they have more values than the phases' filters, which every
-    call computes. Small images are convolved by cuDNN.
+    call computes. Few pixels are
+    convolved by cuDNN.
     """
     if sizes.kernel is not None:
         return Form.IMAGES

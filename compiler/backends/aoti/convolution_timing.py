@@ -12,9 +12,11 @@ one form:
   already slower than another form.
 - A convolution of upsampled images: upsampling, the convolutions, and the order of the pixels.
   Transforms of filters count as for F(m, 3).
-- A convolution of small images: the convolution, or the copy of patches and the matmul. What comes
-  before writes its result with or without padding, which costs the same. A work convolves with one
-  filter after another, so that each comes from memory and not from the cache, as in an engine.
+- A convolution of few pixels: the convolution, or the copy of patches and the matmul. What comes
+  before writes its result with or without padding, which costs the same. A work runs many
+  convolutions, each with a filter of its own, and the time is divided by their number. So filters
+  of 4 MB and more come from memory, as in an engine; smaller ones may stay in the cache. Values are
+  float16; convolutions in bfloat16 take the times of float16.
 
 Each form is a CUDA graph. The graphs are replayed in turns, so that a clock that drifts does so for
 all.
@@ -51,6 +53,7 @@ _EPS = 1e-12
 _CACHED = 2**27
 """More bytes than the cache of a GPU holds."""
 _LEAST_FILTERS, _MOST_FILTERS = 4, 32
+"""Limits of the number of filters that a work convolves with."""
 Work = Callable[[], Any]
 
 
@@ -76,7 +79,7 @@ def measure_forms(sizes: Sizes, device: torch.device, sample: Sample | None = No
     """Measures the forms of a convolution on random values.
 
     Args:
-        sizes: those of upsampled or small images, or with ``operator``.
+        sizes: of upsampled images, with a ``kernel``, or with ``operator``.
         device: a GPU.
         sample: measures works; by default ``sample_graphs``.
 
@@ -88,7 +91,7 @@ def measure_forms(sizes: Sizes, device: torch.device, sample: Sample | None = No
         if sizes.upsampled:
             return Times(take(_of_images(sizes, device)), {})
         if sizes.kernel is not None:
-            works, filters = _of_small_images(sizes, device)
+            works, filters = _of_few_pixels(sizes, device)
             return Times({form: ms / filters for form, ms in take(works).items()}, {})
         link = _Link(sizes, device)
         tiles = [form for form in candidates(sizes) if form.tile is not None]
@@ -244,8 +247,8 @@ def _of_images(sizes: Sizes, device: torch.device) -> dict[Form, Work]:
     return {Form.UPSAMPLED: upsampled, Form.PHASES: of_phases(True), Form.ROWS: of_phases(False)}
 
 
-def _of_small_images(sizes: Sizes, device: torch.device) -> tuple[dict[Form, Work], int]:
-    """Returns the forms of as many convolutions of small images, each with a filter of its own."""
+def _of_few_pixels(sizes: Sizes, device: torch.device) -> tuple[dict[Form, Work], int]:
+    """Returns works that convolve with several filters in turn, and the number of filters."""
     assert sizes.kernel is not None
     draw = partial(_drawn, torch.Generator(device).manual_seed(1))
     filter_shape = (sizes.outputs, sizes.inputs, *sizes.kernel)

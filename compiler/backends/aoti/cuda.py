@@ -13,7 +13,7 @@ from torch.export.passes import move_to_device_pass
 from vidc.compiler.backends.aoti import group_norms, short_attention, state_writes, winograd
 from vidc.compiler.backends.aoti.convolution_forms import Choose, by_rule
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
-from vidc.compiler.backends.aoti.patches import use_patches
+from vidc.compiler.backends.aoti.patches import convolutions, use_patches
 from vidc.compiler.backends.aoti.phases import use_phases
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
 from vidc.compiler.backends.rings_8bit import lower_rings, pop_rounding
@@ -89,12 +89,13 @@ def for_cuda(
     """
     fusion = lower(program, fused)
     names = _convolved_weights(program)
+    given = convolutions(program)
     use_phases(program, choose)
     called = winograd.use_winograd(program, fused, choose)
     for name, rewrite in REWRITES.items():
         if fused and name not in without:
             called += rewrite(program)
-    use_patches(program, choose)
+    use_patches(program, given, choose)
     fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
     replace(program, ring_attention, flash_attention_sm90)
     replace(program, padded_attention, padded_attention_sm90)

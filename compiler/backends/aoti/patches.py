@@ -1,11 +1,11 @@
 """Convolutions of few pixels as matmuls of patches, for 16-bit programs on a GPU.
 
-A patch has all inputs of one pixel of the result. cuDNN computes a tile of about 128 pixels and 128
-outputs in one multiprocessor, so that a convolution of few pixels uses few of them, and each reads
-a large part of the filters. A matmul of so few rows splits its sums among all multiprocessors.
+A patch is what the filter covers for one pixel of the result: h x w pixels with all channels. cuDNN
+gives each multiprocessor a tile of about 128 pixels and 128 outputs. With few pixels, most
+multiprocessors are idle; a matmul can split its sums among them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,10 @@ from vidc.compiler.backends.aoti.convolution_forms import (
     by_rule,
     candidates,
 )
+from vidc.compiler.backends.aoti.phases import CONV2D_DEFAULTS
 from vidc.exporters.lowering import expand
 
 CONVOLUTION = torch.ops.aten.conv2d.default
-_DEFAULTS: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
-"""Defaults of the arguments of ``conv2d``; None where there is none."""
 
 
 def convolve_patches(
@@ -44,12 +43,12 @@ def convolve_patches(
         bias: ``[N]``, or None.
         stride: vertical and horizontal.
         padding: vertical and horizontal, on both sides, with zeros.
-        dilation: 1 in both directions.
-        groups: 1.
+        dilation: always 1.
+        groups: always 1.
     """
-    high, wide = padding
+    high, wide = _pair(padding)
     padded = functional.pad(x.movedim(1, -1), (0, 0, wide, wide, high, high))
-    result = multiply_patches(padded, weight, stride)
+    result = multiply_patches(padded, weight, _pair(stride))
     return (result if bias is None else result + bias).movedim(-1, 1)
 
 
@@ -64,30 +63,39 @@ def multiply_patches(padded: Tensor, weight: Tensor, stride: Sequence[int]) -> T
     return result
 
 
-def use_patches(program: ExportedProgram, choose: Choose = by_rule) -> None:
+def convolutions(program: ExportedProgram) -> frozenset[fx.Node]:
+    """Returns a program's 2D convolutions."""
+    return frozenset(program.graph.find_nodes(op="call_function", target=CONVOLUTION))
+
+
+def use_patches(
+    program: ExportedProgram, among: Collection[fx.Node], choose: Choose = by_rule
+) -> None:
     """Rewrites convolutions of few pixels in 16 bits, in place.
 
     Args:
         program: an exported program.
+        among: the convolutions to look at; those that other passes made are left out.
         choose: chooses the form of each.
     """
 
     def chosen(node: fx.Node) -> bool:
-        sizes = _sizes(node)
+        sizes = _sizes(node) if node in among else None
         if sizes is None or Form.PATCHES not in candidates(sizes):
             return False
         return choose(sizes) is Form.PATCHES
 
     expand(program, CONVOLUTION, convolve_patches, chosen)
-    program.graph.eliminate_dead_code()
 
 
 def _sizes(node: fx.Node) -> Sizes | None:
     """Returns the sizes of a convolution, or None for one that is left as it is."""
-    given: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
+    given: list[Any] = [*node.args, *CONV2D_DEFAULTS[len(node.args) :]]
     x, weight, _, stride, padding, dilation, groups = given
     if node.kwargs or groups != 1 or any(each != 1 for each in dilation):
         return None
+    if x.meta["val"].dim() != 4:
+        return None  # One image without a batch.
     if node.meta["val"].dtype not in (torch.float16, torch.bfloat16):
         return None
     images, inputs, height, width = x.meta["val"].shape
@@ -99,5 +107,5 @@ def _sizes(node: fx.Node) -> Sizes | None:
 
 
 def _pair(sides: Sequence[int]) -> tuple[int, int]:
-    """Returns the values of both directions, which a list of one has in common."""
+    """Returns the two values of a list of two, or of one that counts for both directions."""
     return sides[0], sides[-1]

@@ -17,6 +17,8 @@ from vidc.compiler.backends.aoti.convolution_forms import Choose, Form, Sizes, b
 from vidc.exporters.lowering import insert
 
 aten = torch.ops.aten
+CONV2D_DEFAULTS: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
+"""Defaults of the arguments of ``conv2d``; None where there is none."""
 _UPSAMPLINGS = (aten._upsample_nearest_exact2d.vec, aten.upsample_nearest2d.vec)
 _PASSED = (aten.clone.default, aten._to_copy.default, aten.type_as.default)
 
@@ -107,7 +109,7 @@ def use_phases(program: ExportedProgram, choose: Choose = by_rule) -> int:
 
 def _upsampled(node: fx.Node) -> fx.Node | None:
     """Returns the image before upsampling, or None for a convolution that is left as it is."""
-    given: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
+    given: list[Any] = [*node.args, *CONV2D_DEFAULTS[len(node.args) :]]
     x, weight, _, stride, padding, dilation, groups = given
     if (
         node.meta["val"].dtype is not torch.float16
@@ -124,7 +126,3 @@ def _upsampled(node: fx.Node) -> fx.Node | None:
     while source.meta["val"].dtype is not torch.float16 and source.target in _PASSED:
         source = source.args[0]
     return source if source.meta["val"].dtype is torch.float16 else None
-
-
-_DEFAULTS: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
-"""Defaults of the arguments of ``conv2d``; None where there is none."""

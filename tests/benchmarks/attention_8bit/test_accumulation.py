@@ -22,6 +22,8 @@ def test_a_sum_stops_where_a_product_lies_below_its_last_bit():
     values = torch.full((18720, 1), 1.875)
     assert float(hopper_sum(weights, values)) < 0.6 * float(weights @ values)
     assert torch.equal(hopper_sum(weights, values, keys_of_sum=128), weights @ values)
+    in_one = float(hopper_sum(weights, values, each=False) / (weights @ values))
+    assert 0.98 < in_one <= 1
 
 
 def test_the_committed_losses_are_computed_again():
@@ -31,4 +33,4 @@ def test_the_committed_losses_are_computed_again():
     for row in small:
         found = losses(row["keys"], row["offset"])
         assert found.keys() == row["relative_l2"].keys()
-        assert all(abs(found[of] - row["relative_l2"][of]) < 1e-3 for of in found)
+        assert all(abs(found[of] - row["relative_l2"][of]) < 1.5e-4 for of in found)

@@ -364,7 +364,7 @@ def test_engine_records_the_forms_of_its_convolutions(
     found = convolutions_of(tmp_path / "output" / engine.files[0])
     assert found == {
         "4 > 8, 1 upsampled images of 6x5": Choice(Form.UPSAMPLED, Decided.BY_RULE, reason),
-        "4 > 8, 1 images of 12x10, filter 3x3, stride 1x1, padding 1x1": Choice(
+        "4 > 8, 1 image of 12x10, filter 3x3, stride 1x1, padding 1x1": Choice(
             Form.IMAGES, Decided.BY_RULE, reason
         ),
     }

@@ -247,14 +247,14 @@ def test_all_forms_of_upsampled_images_are_measured():
     assert measure_forms(sizes, CPU, clock([times])) == Times(times, {})
 
 
-def test_small_images_are_convolved_with_one_filter_after_another():
+def test_few_pixels_are_convolved_with_one_filter_after_another():
     """The time of a form is that of one of them."""
     sizes = Sizes(8, 4, 2, 5, 6, kernel=(3, 3), stride=(2, 2), padding=(1, 1))
     found = measure_forms(sizes, CPU, clock([{Form.IMAGES: 64.0, Form.PATCHES: 32.0}]))
     assert found == Times({Form.IMAGES: 2.0, Form.PATCHES: 1.0}, {})
 
 
-def test_the_forms_of_small_images_give_the_same():
+def test_the_forms_of_few_pixels_give_the_same():
     sizes = Sizes(8, 4, 2, 5, 6, kernel=(3, 3), stride=(2, 2), padding=(1, 1))
     results = {}
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vidc.compiler.backends.aoti.convolution_forms import Form, Sizes, by_rule, candidates
-from vidc.compiler.backends.aoti.patches import CONVOLUTION, convolve_patches, use_patches
+from vidc.compiler.backends.aoti.patches import convolutions, convolve_patches, use_patches
 
 
 @given(
@@ -53,10 +53,6 @@ def exported(dtype, side=6, **options) -> tuple[torch.export.ExportedProgram, Te
     return program.run_decompositions({}), x
 
 
-def convolutions(program: torch.export.ExportedProgram) -> int:
-    return len(program.graph.find_nodes(op="call_function", target=CONVOLUTION))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("options", "text"),
@@ -69,12 +65,12 @@ def convolutions(program: torch.export.ExportedProgram) -> int:
 def test_rewrites_a_chosen_convolution(dtype, options, text):
     program, x = exported(dtype, **options)
     wanted = program.module()(x)
-    use_patches(program)  # By rule, cuDNN convolves small images.
-    assert convolutions(program) == 1
+    use_patches(program, convolutions(program))  # By rule, cuDNN convolves small images.
+    assert len(convolutions(program)) == 1
     sizes = []
-    use_patches(program, lambda found: sizes.append(found) or Form.PATCHES)
+    use_patches(program, convolutions(program), lambda found: sizes.append(found) or Form.PATCHES)
     assert [str(found) for found in sizes] == [f"4 > 8, 2 images of 6x5, {text}"]
-    assert convolutions(program) == 0
+    assert not convolutions(program)
     tolerance = torch.finfo(dtype).eps
     torch.testing.assert_close(program.module()(x), wanted, rtol=tolerance, atol=4 * tolerance)
 
@@ -89,8 +85,40 @@ def test_rewrites_a_chosen_convolution(dtype, options, text):
 )
 def test_leaves_other_convolutions(dtype, options):
     program, _ = exported(dtype, **options)
-    use_patches(program, lambda _: Form.PATCHES)
-    assert convolutions(program) == 1
+    use_patches(program, convolutions(program), lambda _: Form.PATCHES)
+    assert len(convolutions(program)) == 1
+
+
+class Called(nn.Module):
+    """A convolution with these arguments of ``conv2d``."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__()
+        self.weight, self.arguments = nn.Parameter(torch.randn(8, 4, 3, 3).half()), arguments
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.weight, None, *self.arguments)
+
+
+def test_one_number_counts_for_both_directions():
+    x = torch.randn(2, 4, 6, 5).half()
+    program = torch.export.export(Called([2], [1]), (x,)).run_decompositions({})
+    wanted = program.module()(x)
+    use_patches(program, convolutions(program), lambda _: Form.PATCHES)
+    assert not convolutions(program)
+    torch.testing.assert_close(program.module()(x), wanted, rtol=0, atol=4e-3)
+
+
+def test_an_image_without_a_batch_is_left():
+    program = torch.export.export(Called(1, 1), (torch.randn(4, 6, 5).half(),))
+    use_patches(program, convolutions(program), lambda _: Form.PATCHES)
+    assert len(convolutions(program)) == 1
+
+
+def test_convolutions_that_other_passes_made_are_left():
+    program, _ = exported(torch.float16)
+    use_patches(program, (), lambda _: Form.PATCHES)
+    assert len(convolutions(program)) == 1
 
 
 @pytest.mark.parametrize(
