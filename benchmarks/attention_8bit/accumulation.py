@@ -5,24 +5,41 @@
 
 Engines store values with their mean. Where that is ``offset`` standard deviations from zero, the
 output grows with every key. A Hopper matrix unit keeps some 14 bits: it shifts what it adds to the
-exponent of the largest and drops what is behind (DeepSeek-V3 Technical Report, section 3.5.2,
-2024). Whether the sum so far counts as one of the terms is an assumption here, and no GPU has
-confirmed it. ``in one`` is the other one: an instruction's 32 products and the sum so far are added
-exactly, and the result is cut off.
+exponent of the largest term and drops what is behind (DeepSeek-V3 Technical Report, section 3.5.2,
+2024). ``each`` takes the sum so far as one of the terms. ``in one`` adds an instruction's 32
+products and the sum so far exactly, and cuts off the result.
 
-Prints relative L2 against exact sums of the same 8-bit numbers: of sums over all keys, as the
-kernel makes them, and of sums over fewer keys that are added in float32.
+Prints two studies as JSON. ``even``: relative L2 against exact sums of the same 8-bit numbers, for
+normal logits, of sums over all keys, as the kernel makes them, and of sums over fewer keys that are
+added in float32. ``cudnn``: relative L2 against float64 on ``inputs.draw`` of attention as cuDNN
+computes it in FP8, with values that are not centered, beside what an H200 measured. It tells the
+two ways to round apart.
 """
 
 import json
 import math
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from attention_8bit.emulation import E4M3, E4M3_AT_REFERENCE
-from attention_8bit.numerics import DEPTH
+from attention_8bit.inputs import draw
+from attention_8bit.numerics import (
+    BLOCK,
+    DEPTH,
+    E4M3_LARGEST,
+    PLAIN,
+    Head,
+    e4m3,
+    e4m3_scaled,
+    heads,
+    logits,
+    rounded_weights,
+    truth,
+)
 from vidc.plugins.quantize import LARGEST
 
 BITS = 13
@@ -31,6 +48,8 @@ QUERIES, HEAD_DIM = 8, 64
 KEYS = (972, 4680, 9360, 14040, 18720)
 OFFSETS = (0.0, 0.1, 0.3, 1.0)
 KEYS_OF_SUM = (128, 1024)
+MEASURED = Path(__file__).parents[1] / "results" / "attention-8bit-cudnn-h200.json"
+MEASURED_QUERIES, MEASURED_HEADS = 32, 4
 
 
 def hopper_sum(
@@ -42,20 +61,28 @@ def hopper_sum(
         weights: ``[T, S]``, values of E4M3.
         values: ``[S, D]``, values of E4M3.
         keys_of_sum: keys of one sum in the matrix units, a multiple of 32; None for all.
-        each: True to cut off each product, False to cut off the sums of instructions.
+        each: True to cut off each term, False to cut off the sums of instructions.
     """
     total = weights.new_zeros(len(weights), values.shape[1])
     units = total
+    step = len(values) if keys_of_sum is None else keys_of_sum
+    for first in range(0, len(values), step):
+        keys = slice(first, first + step)
+        units = added(torch.zeros_like(total), weights[:, keys], values[keys], each)
+        total = total + units
+    return total
+
+
+def added(units: Tensor, weights: Tensor, values: Tensor, each: bool) -> Tensor:
+    """Returns the sum in the matrix units after more keys; arguments as for ``hopper_sum``."""
     for first in range(0, len(values), DEPTH):
-        if keys_of_sum is not None and first % keys_of_sum == 0:
-            total, units = total + units, torch.zeros_like(units)
         key = slice(first, first + DEPTH)
         terms = torch.cat([units[:, None], weights[:, key, None] * values[None, key]], 1)
         terms = terms if each else terms.sum(1, keepdim=True)
         # frexp's mantissa is below 1: its exponent is one above that of the first bit.
         exponent = torch.frexp(terms.abs().amax(1, keepdim=True)).exponent - 1 - BITS
         units = torch.ldexp(torch.ldexp(terms, -exponent).trunc(), exponent).sum(1)
-    return total + units
+    return units
 
 
 def losses(keys: int, offset: float) -> dict[str, float]:
@@ -78,12 +105,51 @@ def losses(keys: int, offset: float) -> dict[str, float]:
     }
 
 
+def plain_attention(head: Head, each: bool) -> Tensor:
+    """Returns attention ``[T, D]`` in FP8 with a scale for each tensor, values not centered."""
+    scores = logits(head, PLAIN)
+    largest = head.value.abs().amax() / E4M3_LARGEST
+    stored = e4m3(head.value / largest)
+    units = torch.zeros_like(head.query)
+    total = torch.zeros(len(head.query), 1)
+    running = torch.full_like(total, -torch.inf)
+    for first in range(0, scores.shape[1], BLOCK):
+        block = scores[:, first : first + BLOCK]
+        before, running = running, torch.maximum(running, block.amax(1, keepdim=True))
+        weights = rounded_weights(block, running, PLAIN)
+        shrink = torch.exp(before - running)
+        units = added(units * shrink, weights, stored[first : first + BLOCK], each)
+        total = total * shrink + weights.sum(1, keepdim=True)
+    return e4m3_scaled(units / total * largest, largest)
+
+
+def cudnn_rows() -> list[dict[str, float]]:
+    """Returns relative L2 over all heads by number of keys: measured, and emulated both ways."""
+    records = json.loads(MEASURED.read_text())["timing"]["records"]
+    drawn = draw(MEASURED_QUERIES, max(KEYS), MEASURED_HEADS, 128)
+    rows = []
+    for record in reversed(records):
+        keys = record["valid_length"]
+        cut = [
+            replace(head, key=head.key[:keys], value=head.value[:keys])
+            for head in heads(drawn, PLAIN.balance)
+        ]
+        exact = torch.stack([truth(head) for head in cut])
+        row = {"keys": keys, "measured": round(record["against_float64"]["fp8_cudnn"], 4)}
+        for name, each in (("each", True), ("in one", False)):
+            found = torch.stack([plain_attention(head, each) for head in cut])
+            row[name] = round(float((found - exact).norm() / exact.norm()), 4)
+        rows.append(row)
+    return rows
+
+
 def main() -> None:
-    rows = [
+    even = [
         {"keys": keys, "offset": offset, "relative_l2": losses(keys, offset)}
         for keys, offset in product(KEYS, OFFSETS)
     ]
-    print(json.dumps({"bits": BITS, "torch": torch.__version__, "rows": rows}, indent=1))
+    result = {"bits": BITS, "torch": torch.__version__, "even": even, "cudnn": cudnn_rows()}
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":
