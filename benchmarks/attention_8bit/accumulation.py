@@ -1,4 +1,4 @@
-"""What FP8 attention loses where the matrix units add up weights times values of one sign.
+"""Emulates what sums in the matrix units of a Hopper GPU lose in FP8 attention.
 
     export PYTHONPATH=benchmarks
     python -m attention_8bit.accumulation > benchmarks/attention_8bit/accumulation.json

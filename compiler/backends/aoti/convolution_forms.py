@@ -132,8 +132,7 @@ def by_rule(sizes: Sizes) -> Form:
 
     For a 3x3x3 convolution it is F(m, 3) with the largest m that divides the frames. Upsampled
     images are convolved in phases if they have more values than the phases' filters, which every
-    call computes. Few pixels are
-    convolved by cuDNN.
+    call computes. Few pixels are convolved by cuDNN.
     """
     if sizes.kernel is not None:
         return Form.IMAGES

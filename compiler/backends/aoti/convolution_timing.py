@@ -22,6 +22,7 @@ Each form is a CUDA graph. The graphs are replayed in turns, so that a clock tha
 all.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -252,8 +253,9 @@ def _of_few_pixels(sizes: Sizes, device: torch.device) -> tuple[dict[Form, Work]
     assert sizes.kernel is not None
     draw = partial(_drawn, torch.Generator(device).manual_seed(1))
     filter_shape = (sizes.outputs, sizes.inputs, *sizes.kernel)
-    scale, elements = torch.Size(filter_shape[1:]).numel() ** -0.5, torch.Size(filter_shape).numel()
-    count = min(max(_CACHED // (2 * elements), _LEAST_FILTERS), _MOST_FILTERS)
+    filter_bytes = 2 * math.prod(filter_shape)
+    count = min(max(_CACHED // filter_bytes, _LEAST_FILTERS), _MOST_FILTERS)
+    scale = math.prod(filter_shape[1:]) ** -0.5
     filters = [_channels_last(draw(*filter_shape) * scale) for _ in range(count)]
     x = draw(sizes.frames, sizes.height, sizes.width, sizes.inputs)
     high, wide = sizes.padding

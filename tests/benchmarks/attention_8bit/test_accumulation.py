@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from attention_8bit import accumulation
-from attention_8bit.accumulation import hopper_sum, losses
+from attention_8bit.accumulation import hopper_sum, losses, plain_attention
+from attention_8bit.inputs import draw
+from attention_8bit.numerics import E4M3_LARGEST, PLAIN, attend, e4m3_scaled, heads
 
 RESULTS = Path(accumulation.__file__).with_suffix(".json")
 
@@ -34,6 +37,18 @@ def test_the_committed_losses_are_computed_again():
         found = losses(row["keys"], row["offset"])
         assert found.keys() == row["relative_l2"].keys()
         assert all(abs(found[of] - row["relative_l2"][of]) < 1.5e-4 for of in found)
+
+
+@pytest.mark.parametrize("each", [True, False], ids=["each", "in one"])
+def test_attention_to_few_keys_is_that_of_exact_sums(each):
+    """The row's maximum moves from block to block, which rescales the sum in the matrix units."""
+    for head in heads(draw(8, 640, 2, 64), PLAIN.balance):
+        exact = attend(head, PLAIN)
+        wanted = e4m3_scaled(exact, head.value.abs().amax() / E4M3_LARGEST)
+        found = plain_attention(head, each)
+        # A number beside a rounding boundary moves by a step of E4M3.
+        assert (found - wanted).norm() < 0.02 * wanted.norm()
+        assert 0 < (found - exact).norm() < 0.05 * exact.norm()
 
 
 def test_cutting_off_each_term_agrees_with_what_a_gpu_measured():
