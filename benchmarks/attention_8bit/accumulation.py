@@ -3,23 +3,25 @@
     export PYTHONPATH=benchmarks
     python -m attention_8bit.accumulation > benchmarks/attention_8bit/accumulation.json
 
-Engines store values with their mean. Where that is ``offset`` standard deviations from zero, the
-output grows with every key. A Hopper matrix unit keeps some 14 bits: it shifts what it adds to the
+Values have a mean. Where it is ``offset`` standard deviations from zero, the sum of weights times
+values grows with every key. A Hopper matrix unit keeps some 14 bits: it shifts what it adds to the
 exponent of the largest term and drops what is behind (DeepSeek-V3 Technical Report, section 3.5.2,
 2024). ``each`` takes the sum so far as one of the terms. ``in one`` adds an instruction's 32
 products and the sum so far exactly, and cuts off the result.
 
-Prints two studies as JSON. ``even``: relative L2 against exact sums of the same 8-bit numbers, for
-normal logits, of sums over all keys, as the kernel makes them, and of sums over fewer keys that are
-added in float32. ``cudnn``: relative L2 against float64 on ``inputs.draw`` of attention as cuDNN
-computes it in FP8, with values that are not centered, beside what an H200 measured. It tells the
-two ways to round apart.
+Prints three studies as JSON. ``even``: relative L2 against exact sums of the same 8-bit numbers,
+for normal logits, of one sum over all keys in the matrix units, and of sums over fewer keys that
+are added in float32; the kernel's are over 128 keys. The others tell the two ways to round apart.
+``parts``: the share of the output that sums over a sixteenth of the keys lose, beside what an H100
+measured of a kernel with such sums. ``cudnn``: relative L2 against float64 on ``inputs.draw`` of
+attention as cuDNN computes it in FP8, with values that are not centered, beside what an H200
+measured.
 """
 
 import json
 import math
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import torch
@@ -48,8 +50,11 @@ QUERIES, HEAD_DIM = 8, 64
 KEYS = (972, 4680, 9360, 14040, 18720)
 OFFSETS = (0.0, 0.1, 0.3, 1.0)
 KEYS_OF_SUM = (128, 1024)
-MEASURED = Path(__file__).parents[1] / "results" / "attention-8bit-cudnn-h200.json"
+RESULTS = Path(__file__).parents[1] / "results"
+OF_PARTS, OF_CUDNN = "attention-8bit-sums-h100.json", "attention-8bit-cudnn-h200.json"
 MEASURED_QUERIES, MEASURED_HEADS = 32, 4
+PARTS = 16
+"""Parts of the keys that the kernel sums alone where a GPU has more multiprocessors than tiles."""
 
 
 def hopper_sum(
@@ -105,6 +110,39 @@ def losses(keys: int, offset: float) -> dict[str, float]:
     }
 
 
+def loss_of_parts(keys: int, offset: float, each: bool) -> float:
+    """Returns the share of the mean output that sums over parts of the keys lose, for even weights.
+
+    The values are as in the measurement: normal, times 64, in E4M3.
+    """
+    generator = torch.Generator().manual_seed(keys)
+    values = 64 * (torch.randn(keys, HEAD_DIM, generator=generator) + offset)
+    stored = values.clamp(-E4M3_LARGEST, E4M3_LARGEST).to(E4M3).float()
+    weights = torch.full((1, keys), 2.0**E4M3_AT_REFERENCE)
+    blocks = math.ceil(keys / BLOCK)
+    parts = min(PARTS, blocks)
+    ends = [BLOCK * (blocks * part // parts) for part in range(parts + 1)]
+    sums = [hopper_sum(weights[:, a:b], stored[a:b], each=each) for a, b in pairwise(ends)]
+    exact = weights.double() @ stored.double()
+    return 1 - float(torch.stack(sums).double().sum() / exact.sum())
+
+
+def parts_rows() -> list[dict[str, float]]:
+    """Returns the share that is lost by number of keys: measured, and emulated both ways."""
+    rows = []
+    for record in json.loads((RESULTS / OF_PARTS).read_text())["rows"]:
+        keys, offset = record["keys"], record["offset"]
+        if offset:
+            lost = {
+                "measured": 1 - record["output"] / record["exact"],
+                "each": loss_of_parts(keys, offset, True),
+                "in one": loss_of_parts(keys, offset, False),
+            }
+            rounded = {name: round(share, 5) for name, share in lost.items()}
+            rows.append({"keys": keys, "offset": offset, **rounded})
+    return rows
+
+
 def plain_attention(head: Head, each: bool) -> Tensor:
     """Returns attention ``[T, D]`` in FP8 with a scale for each tensor, values not centered."""
     scores = logits(head, PLAIN)
@@ -125,7 +163,7 @@ def plain_attention(head: Head, each: bool) -> Tensor:
 
 def cudnn_rows() -> list[dict[str, float]]:
     """Returns relative L2 over all heads by number of keys: measured, and emulated both ways."""
-    records = json.loads(MEASURED.read_text())["timing"]["records"]
+    records = json.loads((RESULTS / OF_CUDNN).read_text())["timing"]["records"]
     drawn = draw(MEASURED_QUERIES, max(KEYS), MEASURED_HEADS, 128)
     rows = []
     for record in reversed(records):
@@ -148,8 +186,8 @@ def main() -> None:
         {"keys": keys, "offset": offset, "relative_l2": losses(keys, offset)}
         for keys, offset in product(KEYS, OFFSETS)
     ]
-    result = {"bits": BITS, "torch": torch.__version__, "even": even, "cudnn": cudnn_rows()}
-    print(json.dumps(result, indent=1))
+    result = {"bits": BITS, "torch": torch.__version__, "even": even}
+    print(json.dumps(result | {"parts": parts_rows(), "cudnn": cudnn_rows()}, indent=1))
 
 
 if __name__ == "__main__":

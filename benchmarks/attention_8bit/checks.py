@@ -19,7 +19,7 @@ from attention_8bit.ring import (
     transpose_values,
 )
 from vidc.plugins.ops.ring_attention_8bit import restore_values
-from vidc.plugins.quantize import LARGEST
+from vidc.plugins.quantize import LARGEST, quantize
 from vidc.plugins.transposed_values import GROUP
 
 AGAINST_EMULATION = 0.006
@@ -74,6 +74,18 @@ class Problem:
         # Places, not keys: within the last group of 16 that holds a valid key they are mixed.
         value[..., -(-valid_length // GROUP) * GROUP :] = worst_value
         return replace(self, ring=Ring8Bit(key.view(dtype), value.view(dtype)))
+
+    def even(self) -> "Problem":
+        """The same, with even attention to values whose mean is a standard deviation from zero."""
+        value = self.ring.value
+        drawn = torch.randn(value.shape, device=value.device)
+        scale = torch.tensor(4 / LARGEST[value.dtype], device=value.device)
+        return replace(
+            self,
+            query=torch.zeros_like(self.query),
+            ring=replace(self.ring, value=quantize(1 + drawn, scale, value.dtype)),
+            scales=replace(self.scales, value_mean=torch.zeros_like(self.scales.value_mean)),
+        )
 
 
 def problem(

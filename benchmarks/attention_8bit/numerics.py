@@ -49,7 +49,7 @@ def exact(a: Tensor, b: Tensor) -> Tensor:
 
 
 def fourteen_bits(a: Tensor, b: Tensor) -> Tensor:
-    """A product that keeps 14 bits of its sums after each instruction, cut off, as Hopper's FP8."""
+    """A product whose sums are cut off to 14 bits after each instruction; see ``accumulation``."""
     total = torch.zeros(a.shape[0], b.shape[1])
     for k in range(0, a.shape[1], DEPTH):
         mantissa, exponent = torch.frexp(total + a[:, k : k + DEPTH] @ b[k : k + DEPTH])

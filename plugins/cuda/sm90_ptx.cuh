@@ -139,11 +139,6 @@ __device__ __forceinline__ void pin(float (&registers)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-// Zero, in a register that the assembler treats like a sum of products.
-__device__ __forceinline__ void clear_sum(float& sum) {
-  asm volatile("mul.f32 %0, %0, 0f00000000;" : "+f"(sum));
-}
-
 template <int N>
 __device__ __forceinline__ void pin(uint16_t (&registers)[N]) {
 #pragma unroll

@@ -4,8 +4,10 @@
 //   2. takes 2^7 * exp2(logit - a reference) and rounds that to E4M3. The reference is the row's first
 //      maximum and moves up to a later one only when weights would exceed E4M3's largest number, which
 //      is 448 or 2^1.8 above: the output is then rescaled, mostly in the first blocks.
-//   3. multiplies that with the values and adds it to the output, within the matrix units. Channels of
-//      ones behind the values give the sum of the block's rounded weights.
+//   3. multiplies that with the values, into sums that start from zero for each block. Channels of ones
+//      behind the values give the sum of the block's rounded weights.
+//   4. adds these to the output and the row's sum of weights, in float32. The matrix units' own sums
+//      have 14 bits: over thousands of keys they would drop most of each product.
 //
 // Every other 16 keys have exponentials that are straight lines between powers of two (Schraudolph's
 // method). The exponential units make 16 in a cycle, and a block would wait for them. A line is off
@@ -33,6 +35,8 @@ struct E4m3Tile {
   static constexpr bool kOverlaps = false;
   // Columns of products come in eights.
   static constexpr int kOnes = 8;
+  // Channels whose products with weights are in registers at a time.
+  static constexpr int kPart = 64;
   static constexpr uint8_t kOne = 0x38;
 
   // Base-2 logarithms of a weight at the reference, and of the largest factor above it; log2(448)
@@ -63,8 +67,7 @@ struct E4m3Tile {
 
   float sums[kKeys / 2];
   uint32_t weights[kKeys / kDepth][4];
-  // The last four are the sums of the last block's weights.
-  float output[(kHead + kOnes) / 2];
+  float output[kHead / 2];
   Row row[2];
 
   // Fills the channels that add up the weights; copies of values leave them.
@@ -78,7 +81,7 @@ struct E4m3Tile {
 
   __device__ __forceinline__ void begin() {
 #pragma unroll
-    for (int i = 0; i < (kHead + kOnes) / 2; ++i) output[i] = 0.0f;
+    for (int i = 0; i < kHead / 2; ++i) output[i] = 0.0f;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       row[r].sum = 0.0f;
@@ -136,24 +139,24 @@ struct E4m3Tile {
   __device__ __forceinline__ void add() {}
 
   __device__ __forceinline__ void issue_values(uint32_t value) {
-    ptx::pin(output);
-    ptx::products_fence();
+    if constexpr (kHead > kPart) {
+      multiply_values<kPart>(value);
+      ptx::products_wait<0>();
+      ptx::pin(sums);
 #pragma unroll
-    for (int k = 0; k < kKeys / kDepth; ++k) {
-      ptx::multiply_e4m3(output, weights[k], ptx::operand<kKeys>(value, k * kDepth), true);
+      for (int i = 0; i < kPart / 2; ++i) output[i] += sums[i];
     }
-    ptx::products_commit();
+    multiply_values<kPart + kOnes>(value + (kHead - kPart) * kKeys);
   }
 
   __device__ __forceinline__ void values_done() {
-    ptx::pin(output);
+    ptx::pin(sums);
 #pragma unroll
     for (int k = 0; k < kKeys / kDepth; ++k) ptx::pin(weights[k]);
-    // In float32: the matrix units' sums have 14 bits, and these only grow.
 #pragma unroll
-    for (int r = 0; r < 2; ++r) row[r].sum += output[kHead / 2 + 2 * r];
+    for (int i = 0; i < kPart / 2; ++i) output[(kHead - kPart) / 2 + i] += sums[i];
 #pragma unroll
-    for (int i = kHead / 2; i < (kHead + kOnes) / 2; ++i) ptx::clear_sum(output[i]);
+    for (int r = 0; r < 2; ++r) row[r].sum += sums[kPart / 2 + 2 * r];
   }
 
   __device__ __forceinline__ void add_last() {}
@@ -161,6 +164,17 @@ struct E4m3Tile {
   __device__ __forceinline__ void sum_rows() {}
 
  private:
+  // Starts the products of the block's weights and the values of kColumns channels.
+  template <int kColumns>
+  __device__ __forceinline__ void multiply_values(uint32_t value) {
+    ptx::products_fence();
+#pragma unroll
+    for (int k = 0; k < kKeys / kDepth; ++k) {
+      ptx::multiply_e4m3<kColumns>(sums, weights[k], ptx::operand<kKeys>(value, k * kDepth), k > 0);
+    }
+    ptx::products_commit();
+  }
+
   // Four weights in E4M3, of sums of products with keys.
   static __device__ __forceinline__ uint32_t exactly(const float (&sum)[4], float scale,
                                                      float minus) {
@@ -206,7 +220,6 @@ struct E4m3Tile {
       for (int i = 0; i < kHead / 2; ++i) output[i] *= shrink[row_of(i)];
 #pragma unroll
       for (int r = 0; r < 2; ++r) row[r].sum *= shrink[r];
-      ptx::pin(output);
     }
   }
 };

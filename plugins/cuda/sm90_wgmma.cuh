@@ -9,7 +9,6 @@
 #define VIDC_NAMES_64 VIDC_NAMES_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define VIDC_NAMES_68 VIDC_NAMES_64 ", %64, %65, %66, %67"
 
 #define VIDC_OPERANDS_4(kind, d, i) kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3])
 #define VIDC_OPERANDS_8(kind, d, i) VIDC_OPERANDS_4(kind, d, i), VIDC_OPERANDS_4(kind, d, i + 4)
@@ -21,4 +20,3 @@
   VIDC_OPERANDS_32(kind, d), \
   VIDC_OPERANDS_8(kind, d, 32), VIDC_OPERANDS_8(kind, d, 40), \
   VIDC_OPERANDS_8(kind, d, 48), VIDC_OPERANDS_8(kind, d, 56)
-#define VIDC_OPERANDS_68(kind, d) VIDC_OPERANDS_64(kind, d), VIDC_OPERANDS_4(kind, d, 64)

@@ -32,25 +32,26 @@ __device__ __forceinline__ void multiply_e4m3_from_zero(
       : "l"(a), "l"(b));
 }
 
-// The same with rows from registers, and 136 or 72 columns.
-__device__ __forceinline__ void multiply_e4m3(
-    float (&d)[68], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %73, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n136k32.f32.e4m3.e4m3 {" VIDC_NAMES_68
-      "}, {%68, %69, %70, %71}, %72, p, 1, 1;\n}"
-      : VIDC_OPERANDS_68("+f", d)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
-}
-
-__device__ __forceinline__ void multiply_e4m3(
-    float (&d)[36], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %41, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n72k32.f32.e4m3.e4m3 {" VIDC_NAMES_36
-      "}, {%36, %37, %38, %39}, %40, p, 1, 1;\n}"
-      : VIDC_OPERANDS_36("+f", d)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+// The same with rows from registers and `kColumns` columns, 72 or 64, into the first of the sums.
+template <int kColumns>
+__device__ __forceinline__ void multiply_e4m3(float (&d)[64], const uint32_t (&a)[4], uint64_t b,
+                                              bool accumulate) {
+  static_assert(kColumns == 72 || kColumns == 64);
+  if constexpr (kColumns == 72) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %41, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n72k32.f32.e4m3.e4m3 {" VIDC_NAMES_36
+        "}, {%36, %37, %38, %39}, %40, p, 1, 1;\n}"
+        : VIDC_OPERANDS_36("+f", d)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+  } else {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" VIDC_NAMES_32
+        "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+        : VIDC_OPERANDS_32("+f", d)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+  }
 }
 
 }  // namespace vidc::ptx

@@ -167,6 +167,16 @@ def test_workspace_can_be_reused(library, inputs):
         assert relative(a, wanted) < NEAR + rounded_apart(wanted, besides, few=True)
 
 
+@pytest.mark.parametrize("of", FORMATS, ids=str)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_values_with_a_mean_are_summed_over_all_keys(library, of, head_dim):
+    """A single sum in the matrix units would drop most of each product."""
+    at = problem(3, 4000, 1, head_dim, 1, torch.device("cpu"), of).even()
+    found = Simulation(library).run(at, 4000, ctas=1, dtype=torch.float16)
+    wanted = emulate(at.query, at.query_scale, at.ring, at.scales, 4000)
+    assert relative(found, wanted) < 0.001
+
+
 def test_large_logit_moves_the_reference(library, inputs):
     at = inputs(20, 1, 64)
     # Maxima of the blocks are then hundreds of powers of 2 apart.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from attention_8bit import accumulation
-from attention_8bit.accumulation import hopper_sum, losses, plain_attention
+from attention_8bit.accumulation import hopper_sum, loss_of_parts, losses, plain_attention
 from attention_8bit.inputs import draw
 from attention_8bit.numerics import E4M3_LARGEST, PLAIN, attend, e4m3_scaled, heads
 
@@ -49,6 +49,15 @@ def test_attention_to_few_keys_is_that_of_exact_sums(each):
         # A number beside a rounding boundary moves by a step of E4M3.
         assert (found - wanted).norm() < 0.02 * wanted.norm()
         assert 0 < (found - exact).norm() < 0.05 * exact.norm()
+
+
+def test_cutting_off_each_term_agrees_with_the_kernel_of_a_gpu():
+    """The measured outputs are in bfloat16, which moves their mean by up to 2e-4."""
+    rows = json.loads(RESULTS.read_text())["parts"]
+    assert len(rows) == 8
+    assert all(abs(row["each"] - row["measured"]) < 2e-4 for row in rows)
+    assert all(abs(row["in one"] - row["measured"]) > 6e-4 for row in rows[-2:])
+    assert loss_of_parts(9360, 1.0, each=True) == pytest.approx(rows[5]["each"], abs=1e-5)
 
 
 def test_cutting_off_each_term_agrees_with_what_a_gpu_measured():

@@ -5,8 +5,11 @@
 
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <deque>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include "sm90_ptx.cuh"
@@ -24,6 +27,23 @@ inline uint8_t element(uint64_t operand, int row, int depth) {
   return memory[swizzled(static_cast<uint32_t>(address), row_bytes)];
 }
 
+inline int32_t added(int32_t sum, const int32_t (&products)[kDepth]) {
+  return std::accumulate(products, products + kDepth, sum);
+}
+
+// As an H100 was measured to add: every term loses what is behind 13 bits of the largest.
+inline float added(float sum, const float (&products)[kDepth]) {
+  const float plain = std::accumulate(products, products + kDepth, sum);
+  float largest = std::fabs(sum);
+  for (const float product : products) largest = std::max(largest, std::fabs(product));
+  if (!std::isfinite(plain) || largest == 0) return plain;
+  const int unit = std::ilogb(largest) - 13;
+  const auto cut = [unit](float x) { return std::trunc(std::ldexp(x, -unit)); };
+  float total = cut(sum);
+  for (const float product : products) total += cut(product);
+  return std::ldexp(total, unit);
+}
+
 // `left` and `right` make numbers of the rows' and the columns' bytes.
 template <typename Sum, typename Left, typename Right>
 void add_products(Sum* sums, int count, Left left, Right right, uint64_t b) {
@@ -31,7 +51,9 @@ void add_products(Sum* sums, int count, Left left, Right right, uint64_t b) {
   for (int i = 0; i < count; ++i) {
     const int row = thread / 32 * 16 + i / 2 % 2 * 8 + thread % 32 / 4;
     const int column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-    for (int k = 0; k < kDepth; ++k) sums[i] += left(row, k) * right(element(b, column, k));
+    Sum products[kDepth];
+    for (int k = 0; k < kDepth; ++k) products[k] = left(row, k) * right(element(b, column, k));
+    sums[i] = added(sums[i], products);
   }
   product_barriers[threadIdx.x / 128].sync(128);
 }
@@ -60,11 +82,11 @@ void multiply(Sum (&d)[kSums], uint64_t a, uint64_t b, bool accumulate, Left lef
   });
 }
 
-// With rows from registers.
+// With rows from registers, into the first `count` sums.
 template <typename Sum, int kSums, typename Left, typename Right>
-void multiply(Sum (&d)[kSums], const uint32_t (&a)[4], uint64_t b, bool accumulate, Left left,
-              Right right) {
-  postpone(d, accumulate, [&a, b, left, right](Sum* sums) {
+void multiply(Sum (&d)[kSums], int count, const uint32_t (&a)[4], uint64_t b, bool accumulate,
+              Left left, Right right) {
+  postpone(d, accumulate, [count, &a, b, left, right](Sum* sums) {
     const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
     for (int i = 0; i < 4; ++i) {
       const int row = thread / 32 * 16 + i % 2 * 8 + thread % 32 / 4;
@@ -72,7 +94,7 @@ void multiply(Sum (&d)[kSums], const uint32_t (&a)[4], uint64_t b, bool accumula
     }
     product_barriers[group].sync(128);
     const auto of_row = [&](int row, int k) { return left(left_operands[group][row][k]); };
-    add_products(sums, kSums, of_row, right, b);
+    add_products(sums, count, of_row, right, b);
   });
 }
 

@@ -155,8 +155,6 @@ uint64_t operand(uint32_t rows, int along) {
   return uint64_t{kRowBytes} << 32 | (rows + static_cast<uint32_t>(along));
 }
 
-inline void clear_sum(float& sum) { sum = 0; }
-
 inline float exp2_approximate(float x) { return std::exp2(x); }
 inline float max_or_nan(float a, float b) { return a > b || std::isnan(a) ? a : b; }
 // A comparison with NaN is false: the result is 0.

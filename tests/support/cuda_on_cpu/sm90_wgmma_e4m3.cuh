@@ -1,4 +1,4 @@
-// plugins/cuda/sm90_wgmma_e4m3.cuh on a CPU, with exact sums.
+// plugins/cuda/sm90_wgmma_e4m3.cuh on a CPU.
 
 #pragma once
 
@@ -15,9 +15,9 @@ inline void multiply_e4m3_from_zero(float (&d)[64], uint64_t a, uint64_t b) {
   multiply_e4m3(d, a, b, false);
 }
 
-template <int kSums>
-void multiply_e4m3(float (&d)[kSums], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
-  multiply(d, a, b, accumulate, e4m3::to_float, e4m3::to_float);
+template <int kColumns>
+void multiply_e4m3(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+  multiply(d, kColumns / 2, a, b, accumulate, e4m3::to_float, e4m3::to_float);
 }
 
 }  // namespace vidc::ptx

@@ -15,7 +15,7 @@ inline void multiply_s8_s8(int32_t (&d)[64], uint64_t a, uint64_t b, bool accumu
 
 template <int kSums>
 void multiply_u8_s8(int32_t (&d)[kSums], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
-  multiply(d, a, b, accumulate, of_u8, of_s8);
+  multiply(d, kSums, a, b, accumulate, of_u8, of_s8);
 }
 
 }  // namespace vidc::ptx
