@@ -314,6 +314,7 @@ def test_a_child_that_is_forked_after_use_is_refused(bundle):
 
 
 def test_a_long_stream_takes_no_more_memory(bundle):
+    gc.collect()  # What earlier tests left may go at any time.
     session = bundle.session(seed=4)
     session.prompt(prompt(bundle, 1))
     taken = []
@@ -321,7 +322,8 @@ def test_a_long_stream_takes_no_more_memory(bundle):
         session.fetch(session.step())()  # Frames that wait for a slow GPU would take more.
         if block in (19, 119):
             taken.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
-    assert taken[0] == taken[1]
+    (allocated, reserved), (later_allocated, later_reserved) = taken
+    assert later_allocated <= allocated and later_reserved <= reserved
 
 
 def test_drawn_noise_is_what_the_seed_says(bundle):
