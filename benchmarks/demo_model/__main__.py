@@ -1,11 +1,9 @@
-"""Trains the demo model from nothing and exports it, or ships what was exported.
+"""Trains the demo model from nothing and exports it.
 
-    PYTHONPATH=benchmarks python -m demo_model train --minutes 9 --dir out/trained
-    PYTHONPATH=benchmarks python -m demo_model ship --dir out/trained
+    PYTHONPATH=benchmarks python -m demo_model --minutes 9 --dir out/trained
 
 The same command goes on where it stopped; its last line says whether more is to do. The last stage
-ends with the export to ``DIR/weights``. ``ship`` puts these into ``configs/demo``, and the latents'
-statistics into the preset. ``--set NAME=VALUE`` changes a field of ``stages.Plan``,
+ends with the export to ``DIR/weights``. ``--set NAME=VALUE`` changes a field of ``stages.Plan``,
 ``--steps`` gives every stage so many steps in place of its minutes: both are for trials.
 """
 
@@ -16,7 +14,7 @@ from typing import Any
 
 import torch
 
-from demo_model.export import export, ship
+from demo_model.export import export
 from demo_model.loop import Training, load
 from demo_model.networks import PRESET, Sizes
 from demo_model.stages import STAGES, Plan
@@ -54,7 +52,6 @@ def train(options: argparse.Namespace) -> bool:
 def main() -> None:
     """Parses the command line."""
     parser = argparse.ArgumentParser(prog="demo_model", description=__doc__)
-    parser.add_argument("command", choices=["train", "ship"])
     parser.add_argument("--dir", type=Path, required=True, help="checkpoints, log and weights")
     parser.add_argument("--minutes", type=float, default=9.0, help="of this run")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of every stage's minutes")
@@ -63,11 +60,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args()
-    if options.command == "ship":
-        ship(options.dir / "weights", PRESET.parents[1] / "demo", options.preset)
-    else:
-        print("all stages are over" if train(options) else "stopped: run the same command again")
+    over = train(parser.parse_args())
+    print("all stages are over" if over else "stopped: run the same command again")
 
 
 if __name__ == "__main__":

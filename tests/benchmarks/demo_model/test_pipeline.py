@@ -18,7 +18,7 @@ def python(*arguments):
 
 @pytest.mark.deep
 def test_a_trial_runs_from_nothing_to_judged_videos(preset, plan, tmp_path):
-    command = ["demo_model", "train", "--dir", tmp_path, "--preset", preset, "--steps", 20]
+    command = ["demo_model", "--dir", tmp_path, "--preset", preset, "--steps", 20]
     command += [f"--set={name}={value}" for name, value in asdict(plan).items()]
     stopped = python(*command, "--minutes", 0)
     assert stopped.stdout.endswith("stopped: run the same command again\n"), stopped.stderr

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import re
 import tomllib
 
 import pytest
 import torch
 from demo_model.evaluate import eager_bundle, videos
-from demo_model.export import SHIPPED, ship
+from demo_model.export import SHIPPED
 from demo_model.networks import PRESET
 from demo_model.reader import score
 from demo_model.world import UNKNOWN, Clip, Scene, Thing, first_frame, tokenizer
@@ -16,37 +15,15 @@ from demo_model.world import UNKNOWN, Clip, Scene, Thing, first_frame, tokenizer
 BEFORE, AFTER = (Scene((Thing(color, "square", "left"),), "grass") for color in ("red", "blue"))
 
 
-def files_in(folder):
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
 def test_files_are_those_of_the_digests_and_small():
-    files = files_in(SHIPPED)
+    paths = [path for path in SHIPPED.rglob("*") if path.is_file()]
+    files = {path.relative_to(SHIPPED).as_posix(): path.read_bytes() for path in paths}
     document = json.loads(files.pop("digests.json"))
     assert files.keys() == document["files"].keys()
     for name, data in files.items():
         digest = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         assert digest == document["files"][name]
     assert sum(map(len, files.values())) == document["bytes"] <= 25_000_000
-
-
-def test_shipping_replaces_weights_and_statistics_or_nothing(tmp_path):
-    preset, out = tmp_path / "demo.toml", tmp_path / "demo"
-    preset.write_text(PRESET.read_text().replace("latents_mean", "other"))
-    out.mkdir()
-    (out / "old").touch()
-    with pytest.raises(ValueError, match="0 lines latents_mean"):
-        ship(SHIPPED, out, preset)
-    assert files_in(out).keys() == {"old"}
-    preset.write_text(re.sub(r"latents_mean = .*", "latents_mean = []", PRESET.read_text()))
-    ship(SHIPPED, out, preset)
-    assert files_in(out) == files_in(SHIPPED)
-    assert preset.read_text() == PRESET.read_text()
-    (out / "NOTICE.md").write_text("another")
-    with pytest.raises(ValueError, match=r"NOTICE\.md differs from its digest"):
-        ship(out, tmp_path / "other", preset)
-    assert not (tmp_path / "other").exists()
 
 
 def test_prompts_of_the_preset_are_captions_and_a_switch():

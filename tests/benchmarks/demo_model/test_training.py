@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import math
+import tomllib
 
 import pytest
 import torch
@@ -75,6 +76,9 @@ def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_pa
     export(done, sizes, preset, tmp_path)
     files = json.loads((tmp_path / "digests.json").read_text())["files"]
     assert len(files) == 7
+    vae = tomllib.loads((tmp_path / "preset.toml").read_text())["vae"]
+    for key in ("mean", "std"):
+        assert vae[f"latents_{key}"] == pytest.approx(done["vae"]["facts"][key], abs=1e-4)
     for name, entry in files.items():
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == entry["sha256"]
     for part, stage in (("vae", "vae"), ("taehv", "tiny")):
