@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from demo_model.evaluate import changing, eager_bundle, held_out, hits_of, rate
+from demo_model.evaluate import ATTRIBUTES, changing, eager_bundle, held_out, hits_of, rate
 from demo_model.reader import score
 from demo_model.render import render
 from demo_model.world import Clip, first_frame
@@ -60,7 +60,6 @@ SCORED = Scenario(blocks=3, switch_after=3, rollout=True)
 """Blocks that scores are read from, all under one prompt."""
 MOST_DB = 100.0
 """PSNR of equal frames."""
-ATTRIBUTES = ("color", "shape", "direction", "place")
 Blocks = Sequence[Tensor]
 """Latents ``[N, F, C, h, w]`` or frames, uint8 ``[N, T, H, W, 3]``, block by block."""
 Scores = Sequence[list[dict[str, bool]]]

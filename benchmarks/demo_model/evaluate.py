@@ -15,23 +15,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from demo_model.export import FILES
 from demo_model.networks import PRESET, Sizes
 from demo_model.reader import score
 from demo_model.render import render
-from demo_model.world import Clip, draw_clip, first_frame
+from demo_model.world import LENGTH, Clip, draw_clip, first_frame
 from vidc.compiler.bench.statistics import Summary
-from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.validate import metrics
-from vidc.compiler.validate.reference import EagerEngine, part_engines
-from vidc.exporters.models import with_weights
-from vidc.plugins.names import TOKENIZER
+from vidc.compiler.validate.reference import eager_engines
+from vidc.exporters.parts.umt5.tokenizer import tokenizer_json
 from vidc.runtime.bundle import Bundle, load
 from vidc.runtime.graphs import Runners
 from vidc.runtime.programs.base import Resources
@@ -42,6 +40,7 @@ TARGETS = {
     "color": 0.99, "shape": 0.98, "direction": 0.98, "place": 0.98, "two objects": 0.95,
     "switch": 0.95, "long": 0.95,
 }  # fmt: skip
+ATTRIBUTES = ("color", "shape", "direction", "place")
 LATE = 5
 """Blocks that a long run is read from."""
 Judged = list[tuple[list[dict[str, bool]], dict[str, float]]]
@@ -105,10 +104,8 @@ def medians(found: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 def hits_of(scores: Sequence[list[dict[str, bool]]]) -> dict[str, list[bool]]:
     """Hits of every object by attribute, and of every clip of two objects, from their scores."""
-    found = {
-        name: [thing[name] for things in scores for thing in things]
-        for name in ("color", "shape", "direction", "place")
-    }
+    every = [thing for things in scores for thing in things]
+    found = {name: [thing[name] for thing in every] for name in ATTRIBUTES}
     pairs = [_right(things) for things in scores if len(things) == 2]
     return {**found, "two objects": pairs} if pairs else found
 
@@ -123,10 +120,9 @@ def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
     def judged(clips: Sequence[Clip], blocks: range, switch: int | None = None) -> Judged:
         frames = torch.arange(first_frame(blocks.start), first_frame(blocks.stop))
         made = videos(bundle, clips, blocks, switch, options.decoder, options.seed)
-        asked = (render(clip, frames, bundle.spec.video)[0] for clip in clips)
         return [
-            (score(own, clip, frames), psnr(own, right))
-            for clip, own, right in zip(clips, made, asked, strict=True)
+            (score(video, clip, frames), psnr(video, render(clip, frames, bundle.spec.video)[0]))
+            for clip, video in zip(clips, made, strict=True)
         ]
 
     seed, late, switched = options.seed, options.late, []
@@ -150,21 +146,14 @@ def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
 def eager_bundle(weights: Path, batch: int, device: str) -> Bundle:
     """A bundle whose engines are PyTorch in float32, from exported weights."""
     preset = weights / "preset.toml"
-    config = Sizes.read(preset if preset.exists() else PRESET).config
-    config = replace(config, text_encoder=None, stream=replace(config.stream, batch=batch))
-    model, sources = SourceOptions(weights).resolve(config)
-    assert sources.tokenizer is not None
-    where, engines = torch.device(device), dict[str, EagerEngine]()
-    for group, source in sources.checkpoints.items():
-        part = model.parts[group]
-        tensors = part.load(source, (), model.layouts(), False).tensors
-        loaded = {name: lazy.load().to(where, torch.float32) for name, lazy in tensors.items()}
-        engines |= part_engines(part, with_weights(part.network("fp32"), loaded))
-    with TemporaryDirectory() as folder:
-        model.parts[TEXT_ENCODER].write_tokenizer(Path(folder), sources.tokenizer)
-        text = TextEncoder(engines.pop(TEXT_ENCODER), Path(folder, TOKENIZER).read_bytes(), where)
+    sizes, where = Sizes.read(preset if preset.exists() else PRESET), torch.device(device)
+    config = replace(sizes.config, stream=replace(sizes.config.stream, batch=batch))
+    files = {Path(file).parent.name: weights / file for file in FILES.values()}
+    engines = eager_engines(config, files, dict.fromkeys(files, "fp32"), where)
+    tokenizer = tokenizer_json(weights / "tokenizer/tokenizer.json", sizes.text, LENGTH)
+    text = TextEncoder(engines.pop(TEXT_ENCODER), tokenizer.encode(), where)
     runners = Runners.on(where, captured=False)
-    return Bundle(CausalVideo, Resources(program_spec(model), engines, where, runners, text))
+    return Bundle(CausalVideo, Resources(program_spec(config), engines, where, runners, text))
 
 
 def main() -> None:

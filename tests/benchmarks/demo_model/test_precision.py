@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from demo_model.evaluate import eager_bundle, held_out
+from demo_model.evaluate import ATTRIBUTES, eager_bundle, held_out
 from demo_model.export import export
 from demo_model.render import render
 from demo_model.world import Clip, Scene, Thing
-from demo_precision import ATTRIBUTES, Rollouts, decibels, lost, read_clip, scores_of
+from demo_precision import Rollouts, decibels, lost, read_clip, scores_of
 
 from vidc.compiler.validate.scenario import Scenario
 
