@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from demo_model.render import OUTLINES, light, render
-from demo_model.world import COLORS, DIRECTIONS, PLACES, RADII, Clip, Scene, positions
+from demo_model.render import OUTLINES, grid, light, render
+from demo_model.world import COLORS, DIRECTIONS, PLACES, RADII, Clip, Scene, apart, positions
 
 FOREIGN = 0.14
 """Distance in RGB (0..1) from the ground, in any shadow, at which a pixel belongs to an object."""
@@ -69,11 +69,6 @@ def _center(mask: Tensor) -> Tensor:
     return torch.stack(turns)
 
 
-def _apart(first: Tensor, second: Tensor) -> Tensor:
-    """The shortest way between places on a torus."""
-    return (first - second + 0.5).remainder(1) - 0.5
-
-
 def _shape(mask: Tensor, centers: Tensor) -> str:
     """The shape that fits best in three frames of ``[T, H, W]``."""
     rows = torch.linspace(0, len(mask) - 1, min(len(mask), 3)).round().long().tolist()
@@ -94,12 +89,11 @@ def _area(shape: str) -> float:
 def _overlap(mask: Tensor, shape: str, center: Tensor) -> float:
     """Intersection over union with a shape of the mask's area and centroid."""
     radius = max((float(mask.float().mean()) / _area(shape)) ** 0.5, 1e-3)
-    lines = [(torch.arange(size) + 0.5) / size for size in mask.shape]
-    y, x = torch.meshgrid(*lines, indexing="ij")
+    x, y = torch.broadcast_tensors(*grid((mask.shape[0], mask.shape[1])))
     for _ in range(2):
-        inside = OUTLINES[shape](_apart(x, center[0]) / radius, _apart(y, center[1]) / radius) < 0
+        inside = OUTLINES[shape](apart(x, center[0]) / radius, apart(y, center[1]) / radius) < 0
         # An outline's own center is not its centroid: a triangle's lies lower.
-        center = center + _apart(_center(mask), _center(inside))
+        center = center + apart(_center(mask), _center(inside))
     return float((inside & mask).sum() / (inside | mask).sum().clamp_min(1))
 
 
@@ -107,18 +101,18 @@ def _place(center: Tensor) -> str:
     if center.isnan().any():
         return "none"
     cells = {name: torch.tensor(cell) / 3 + 1 / 6 for name, cell in PLACES.items()}
-    return min(cells, key=lambda name: float(_apart(center, cells[name]).norm()))
+    return min(cells, key=lambda name: float(apart(center, cells[name]).norm()))
 
 
 def _direction(centers: Tensor, clip: Clip, index: int, frames: Tensor) -> str:
     """The direction whose motion comes nearest; the caption's own where two are one motion."""
-    moved, scene = _apart(centers[1:], centers[:-1]), clip.shown(int(frames[0]))
+    moved, scene = apart(centers[1:], centers[:-1]), clip.shown(int(frames[0]))
     thing, distances = scene.things[index], {"none": float(moved.abs().nanmean())}
     for direction in DIRECTIONS:
         turned = Scene((replace(thing, direction=direction),))
         before = turned if scene is clip.scene else Scene((clip.scene.things[index],))
         path = positions(Clip(before, turned, clip.at), 0, frames)
-        distances[direction] = float((moved - _apart(path[1:], path[:-1])).abs().nanmean())
+        distances[direction] = float((moved - apart(path[1:], path[:-1])).abs().nanmean())
     best, own = min(distances, key=distances.__getitem__), thing.direction
     # Half a pixel in a hundred frames: from an edge, bouncing to either side is one motion.
     return own if distances[own] <= distances[best] + 3e-5 else best

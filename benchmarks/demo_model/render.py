@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from demo_model.world import BLOCK, COLORS, RADII, Clip, positions
+from demo_model.world import BLOCK, COLORS, RADII, Clip, apart, positions
 
 _SHADOW, _SHADE = (0.035, 0.045), 0.4
 """Offset of an object's shadow, and the share of light that it takes."""
@@ -37,11 +37,10 @@ def render(
 
 
 @cache
-def _grid(size: Size, device: torch.device | str) -> tuple[Tensor, Tensor]:
+def grid(size: Size, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """Centers of pixels: x ``[1, W]`` and y ``[H, 1]``."""
-    height, width = size
-    x = (torch.arange(width, device=device) + 0.5) / width
-    return x[None, :], ((torch.arange(height, device=device) + 0.5) / height)[:, None]
+    y, x = ((torch.arange(length, device=device) + 0.5) / length for length in size)
+    return x[None, :], y[:, None]
 
 
 def _with_thing(image: Tensor, clip: Clip, frames: Tensor, index: int) -> tuple[Tensor, Tensor]:
@@ -67,10 +66,9 @@ def _offsets(centers: Tensor, size: Size, radius: Tensor) -> Tensor:
 
     Opposite edges meet, so an object that leaves at one of them enters at the other.
     """
-    x, y = _grid(size, centers.device)
-    across = (x - centers[:, 0, None, None] + 0.5).remainder(1) - 0.5
-    down = (y - centers[:, 1, None, None] + 0.5).remainder(1) - 0.5
-    return torch.stack(torch.broadcast_tensors(across / radius, down / radius))
+    pairs = zip(grid(size, centers.device), centers[..., None, None].unbind(1), strict=True)
+    offsets = [apart(pixels, center) / radius for pixels, center in pairs]
+    return torch.stack(torch.broadcast_tensors(*offsets))
 
 
 def _triangle(x: Tensor, y: Tensor) -> Tensor:
@@ -115,7 +113,7 @@ def light(clip: Clip, frames: Tensor, size: Size, device: torch.device | str = "
         case "in pulsing light":
             return 1 + 0.3 * torch.sin(2 * math.pi * time / _PULSE)
         case "in sweeping light":
-            x, y = _grid(size, device)
+            x, y = grid(size, device)
             beam = (x - y / 4 - time / _SWEEP).remainder(1) - 0.5
             return 0.72 + 0.5 * torch.exp(-((beam / 0.16) ** 2))
     return torch.ones(1, 1, 1, 1, device=device)
@@ -124,7 +122,7 @@ def light(clip: Clip, frames: Tensor, size: Size, device: torch.device | str = "
 @cache
 def _ground(name: str, size: Size, device: str) -> Tensor:
     """A ground, float32 ``[3, H, W]`` in 0..1."""
-    return _TEXTURES[name](*torch.broadcast_tensors(*_grid(size, "cpu"))).clamp(0, 1).to(device)
+    return _TEXTURES[name](*torch.broadcast_tensors(*grid(size))).clamp(0, 1).to(device)
 
 
 def _waves(x: Tensor, y: Tensor, frequency: float, seed: int, stretch: float = 1.0) -> Tensor:
@@ -135,9 +133,8 @@ def _waves(x: Tensor, y: Tensor, frequency: float, seed: int, stretch: float = 1
         turn = 2.39996 * (index + 7 * seed)
         pace = 2 * math.pi * frequency * (0.7 + 0.6 * ((0.618 * (index + seed)) % 1))
         phase = 5.7 * index * (seed + 1)
-        total = total + torch.cos(
-            pace * (x * math.cos(turn) + y * math.sin(turn) / stretch) + phase
-        )
+        along = x * math.cos(turn) + y * math.sin(turn) / stretch
+        total = total + torch.cos(pace * along + phase)
     return total / math.sqrt(6)
 
 
@@ -155,13 +152,15 @@ def _sand(x: Tensor, y: Tensor) -> Tensor:
     return _tinted((0.74, 0.63, 0.44), 0.96 + 0.08 * ripples + 0.04 * _waves(x, y, 12, 4))
 
 
+def _inside(x: Tensor) -> Tensor:
+    """Distances to the nearest whole number."""
+    return 0.5 - (x.remainder(1) - 0.5).abs()
+
+
 def _brick(x: Tensor, y: Tensor) -> Tensor:
     row = (8 * y).floor()
     column = 4 * x + 0.5 * row.remainder(2)
-    inside = torch.minimum(
-        (0.5 - ((8 * y).remainder(1) - 0.5).abs()) / 8,
-        (0.5 - (column.remainder(1) - 0.5).abs()) / 4,
-    )
+    inside = torch.minimum(_inside(8 * y) / 8, _inside(column) / 4)
     mortar = torch.sigmoid((0.010 - inside) * 500)
     own = (torch.sin(12.9 * row + 78.2 * column.floor().remainder(4)) * 43.7).remainder(1)
     face = _tinted((0.55, 0.31, 0.25), 0.85 + 0.3 * own + 0.05 * _waves(x, y, 14, 5))
@@ -170,7 +169,7 @@ def _brick(x: Tensor, y: Tensor) -> Tensor:
 
 def _wood(x: Tensor, y: Tensor) -> Tensor:
     plank = (5 * y).floor()
-    gap = torch.sigmoid((0.007 - (0.5 - ((5 * y).remainder(1) - 0.5).abs()) / 5) * 500)
+    gap = torch.sigmoid((0.007 - _inside(5 * y) / 5) * 500)
     grain = torch.sin(2 * math.pi * (16 * y + 0.8 * _waves(x + 0.37 * plank, y, 1.5, 6)))
     own = (0.618 * plank).remainder(1)
     return _tinted((0.50, 0.34, 0.20), (0.88 + 0.24 * own + 0.09 * grain) * (1 - 0.5 * gap))

@@ -162,6 +162,11 @@ def first_frame(block: int) -> int:
     return max(0, BLOCK * block - 3)
 
 
+def apart(first: Tensor, second: Tensor) -> Tensor:
+    """The shortest way between places, where opposite edges of the picture meet."""
+    return (first - second + 0.5).remainder(1) - 0.5
+
+
 def positions(clip: Clip, index: int, frames: Tensor) -> Tensor:
     """Centers of an object, float64 ``[T, 2]`` (x, y), in frames int64 ``[T]``."""
     thing = clip.scene.things[index]
