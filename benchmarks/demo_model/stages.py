@@ -100,9 +100,8 @@ class Stage:
         turns = [s + choose.randrange(1, frames) if choose.random() < 0.2 else None for s in starts]
         clips = [draw_clip(choose, False, turn) for turn in turns]
         times = [start + torch.arange(frames) for start in starts]
-        size = self.sizes.stream.video
-        pairs = zip(clips, times, strict=True)
-        return torch.stack([render(*pair, size, self.device)[0] for pair in pairs])
+        draw = partial(render, size=self.sizes.stream.video, device=self.device)
+        return torch.stack([draw(*pair)[0] for pair in zip(clips, times, strict=True)])
 
 
 class VaeStage(Stage):

@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vidc.exporters.parts.causal_wan.layers import (
-    gated_residual,
-    layer_norm,
-    modulated_norm,
-    rotate,
-)
+from vidc.exporters.parts.causal_wan import layers
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.runtime.programs.rope import Rope
 from vidc.runtime.programs.stream import StreamSpec
@@ -139,9 +134,8 @@ class Pass:
         x = model.patchify(latents.flatten(1, 2))
         for layer in range(len(self._known)):
             x = self._layer(layer, x, modulation, rope, group)
-        flows: Tensor = model.head(x, time, self._streams.spec.grid[0]).unflatten(
-            1, (len(group), -1)
-        )
+        rows, blocks = self._streams.spec.grid[0], (len(group), -1)
+        flows: Tensor = model.head(x, time, rows).unflatten(1, blocks)
         return flows
 
     def sample(self, segment: int, noise: Tensor, sigmas: Sequence[float]) -> Tensor:
@@ -160,17 +154,18 @@ class Pass:
         """Runs one layer on tokens ``[B, G T, dim]``; later segments can read them."""
         block, texts, known = self._model.layers[layer], self._texts[layer], self._known[layer]
         segments = [self._streams.segments[at] for at in group]
-        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = block.modulation(modulation)
-        normed = modulated_norm(x, shift, scale, block.eps).to(block.dtype)
-        queries = rotate(block.attn1.queries(normed), *rope)
-        pair = torch.stack([rotate(block.attn1.keys(normed), *rope), block.attn1.values(normed)])
+        _, _, gate, shift, scale, ffn_gate = block.modulation(modulation)
+        normed = block.attention_input(x, modulation)
+        queries = layers.rotate(block.attn1.queries(normed), *rope)
+        keys = layers.rotate(block.attn1.keys(normed), *rope)
+        pair = torch.stack([keys, block.attn1.values(normed)])
         known |= zip(group, pair.chunk(len(group), 2), strict=True)
         past = [torch.cat([known[read] for read in each.reads], 2) for each in segments]
-        x = gated_residual(x, block.attn1.out(attention(queries, past)), gate)
-        queries = block.attn2.queries(layer_norm(x, block.eps, block.norm2).to(block.dtype))
+        x = layers.gated_residual(x, block.attn1.out(attention(queries, past)), gate)
+        queries = block.attn2.queries(layers.layer_norm(x, block.eps, block.norm2).to(block.dtype))
         x = x + block.attn2.out(attention(queries, [texts[each.prompt] for each in segments]))
-        hidden = block.ffn(modulated_norm(x, ffn_shift, ffn_scale, block.eps).to(block.dtype))
-        return gated_residual(x, hidden, ffn_gate)
+        hidden = block.ffn(layers.modulated_norm(x, shift, scale, block.eps).to(block.dtype))
+        return layers.gated_residual(x, hidden, ffn_gate)
 
 
 def attention(queries: Tensor, read: Sequence[Tensor]) -> Tensor:
