@@ -29,7 +29,6 @@ def train(options: argparse.Namespace) -> bool:
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = options.device == "cuda"
     sizes, folder = Sizes.read(options.preset), options.dir
-    folder.mkdir(parents=True, exist_ok=True)
     settings = dict(each.split("=") for each in options.set)
     plan = Plan(**{name: type(getattr(Plan, name))(v) for name, v in settings.items()})
     done: dict[str, Any] = {}

@@ -59,6 +59,7 @@ class Training:
     """A stage's weights, their moving mean, the optimizer and the progress, kept in a folder."""
 
     def __init__(self, stage: Stage, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._stage, self._optimizer = stage, Optimizer(stage.network)
         self._path, self._log_path = folder / f"{stage.name}.pt", folder / "log.jsonl"
         self._weights = dict(stage.network.named_parameters())

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from tiny_demo import PLAN
 
 
 def python(*arguments):
@@ -17,9 +18,9 @@ def python(*arguments):
 
 
 @pytest.mark.deep
-def test_a_trial_runs_from_nothing_to_judged_videos(preset, plan, tmp_path):
+def test_a_trial_runs_from_nothing_to_judged_videos(preset, tmp_path):
     command = ["demo_model", "--dir", tmp_path, "--preset", preset, "--steps", 20]
-    command += [f"--set={name}={value}" for name, value in asdict(plan).items()]
+    command += [f"--set={name}={value}" for name, value in asdict(PLAN).items()]
     stopped = python(*command, "--minutes", 0)
     assert stopped.stdout.endswith("stopped: run the same command again\n"), stopped.stderr
     trained = python(*command, "--minutes", 30)

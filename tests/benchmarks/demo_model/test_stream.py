@@ -5,7 +5,7 @@ import torch
 from demo_model.stream import Layout, Streams
 
 from vidc.compiler.validate.reference import part_engines
-from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.models import with_weights
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import CausalVideo
@@ -14,10 +14,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def model(sizes) -> CausalWan:
-    network = CausalWan(sizes.config.transformer)
-    network.load_state_dict(dict(random_weights(sizes.config.transformer, seed=5)))
-    return network.requires_grad_(False)
+def model(sizes):
+    weights = dict(random_weights(sizes.config.transformer, seed=5))
+    return with_weights(sizes.config.transformer_part.network("fp32"), weights)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,6 @@ def test_one_pass_has_the_flows_of_block_after_block(sizes, model, inputs, layou
     streams = Streams(layout, sizes.stream, CPU)
     read = streams.generate(model, history, noise, [level], inputs[2])
     assert torch.equal(read[:, :known], history[:, :known])
-    levels = torch.full(noise.shape[1:3], level)
-    flows = streams.flows(model, read, noise[0], levels, inputs[2])
+    flows = streams.flows(model, read, noise[0], torch.full(noise.shape[1:3], level), inputs[2])
     expected = (noise[0] - read[:, known:]) / level
     torch.testing.assert_close(flows, expected, atol=1e-4, rtol=1e-4)
