@@ -89,18 +89,18 @@ class Training:
                 self._save()
                 return False
             rows.append(self._take_step(progress))
-            if self._step % ROW == 0:
+            if ends_row := self._step % ROW == 0:
                 means = {n: float(sum(row[n] for row in rows)) / len(rows) for n in rows[0]}
                 self._log(means)
                 rows.clear()
                 if not means["finite"]:
                     first = self._step - ROW
                     raise FloatingPointError(f"{self._stage.name}: no finite gradient from {first}")
-                if self._seconds - saved > SAVE_SECONDS:
-                    self._save()
-                    saved = self._seconds
             now = time.monotonic()
             self._seconds, before = self._seconds + now - before, now
+            if ends_row and self._seconds - saved > SAVE_SECONDS:
+                self._save()
+                saved = self._seconds
         self._stage.network.load_state_dict(self._mean)
         facts = self._stage.facts()
         self._log({"done": facts})

@@ -28,9 +28,8 @@ def test_a_resumed_run_is_an_unbroken_one_bit_for_bit(kind, sizes, done, tmp_pat
     assert first["step"] == second["step"] == 4
     assert first["facts"] == second["facts"]
     began = new_stage(kind, sizes, done).network.state_dict()
-    for name, value in first["ema"].items():
-        assert torch.equal(value, second["ema"][name]), name
-        assert not torch.equal(value, began[name]), name
+    torch.testing.assert_close(first["ema"], second["ema"], rtol=0, atol=0)
+    assert not any(torch.equal(value, began[name]) for name, value in first["ema"].items())
 
 
 def test_a_stage_ends_by_the_clock_and_its_rate_with_it(sizes, done, tmp_path, monkeypatch):
@@ -44,12 +43,15 @@ def test_a_stage_ends_by_the_clock_and_its_rate_with_it(sizes, done, tmp_path, m
     assert (rates[0] < 1e-4, rates[100]) == (True, 0)
 
 
-def test_a_row_without_a_finite_gradient_ends_the_run(sizes, done, tmp_path):
+def test_a_row_without_a_finite_gradient_ends_the_run(sizes, done, tmp_path, monkeypatch):
     stage = new_stage(TinyStage, sizes, done)
     weight = next(stage.network.parameters())
-    stage.loss = lambda step, progress: {"loss": (weight * torch.nan).sum()}
-    with pytest.raises(FloatingPointError, match="tiny: no finite gradient from 0"):
-        Training(stage, tmp_path).run(1, 40, math.inf)
+    stage.loss = lambda step, _: {"loss": (weight * (torch.nan if step >= 20 else 1)).sum()}
+    monkeypatch.setattr("time.monotonic", itertools.count(0, 10).__next__)
+    with pytest.raises(FloatingPointError, match="tiny: no finite gradient from 20"):
+        Training(stage, tmp_path).run(1, 60, math.inf)
+    saved = load(tmp_path / "tiny.pt")
+    assert (saved["step"], saved["seconds"]) == (20, 200), "steps and their time"
 
 
 def test_the_tiny_stage_trains_what_vidc_runs(sizes, done):
@@ -74,7 +76,6 @@ def test_the_tiny_stage_trains_what_vidc_runs(sizes, done):
 def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_path):
     export(done, sizes, preset, tmp_path)
     files = json.loads((tmp_path / "digests.json").read_text())["files"]
-    assert len(files) == 7
     vae = tomllib.loads((tmp_path / "preset.toml").read_text())["vae"]
     assert vae["latents_mean"] == pytest.approx(done["vae"]["facts"]["mean"], abs=1e-4)
     for name, entry in files.items():
