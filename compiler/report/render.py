@@ -11,10 +11,13 @@ def render(template: str, filters: Mapping[str, Callable[..., Any]], **values: A
     """Renders a template; every text in ``values`` is escaped.
 
     Args:
-        template: package and file, such as ``vidc.compiler.report/base.html.j2``; the name by which
-            a template extends another too.
-        filters: for the template, by name, beside ``sentence``.
-        values: the template's variables, all of which it may use and no others.
+        template: package and file, such as ``vidc.compiler.report/base.html.j2``; ``extends`` in a
+            template takes such a name too.
+        filters: further filters of the template by name; ``sentence`` is always there.
+        values: variables of the template.
+
+    Raises:
+        UndefinedError: jinja's, the template uses a variable that is not in ``values``.
     """
     environment = Environment(
         loader=FunctionLoader(_source),

@@ -11,7 +11,8 @@ def origin_text(source: Mapping[str, Any]) -> str:
     """Returns the files, layout, section and LoRAs that weights came from, on one line.
 
     Args:
-        source: of a weights group, as its load stage records it; other JSON is shown as it is.
+        source: origin of a weights group, as stage ``load`` records it. Unknown fields are shown
+            as they are.
     """
     if "random_weights" in source:
         return f"RANDOM, seed {source['random_weights']}: not a trained model"

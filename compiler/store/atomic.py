@@ -30,12 +30,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_bytes(path: Path, data: bytes, beside: Path | None = None) -> None:
-    """As ``write_json``, for bytes.
+    """Writes bytes to ``path`` atomically and creates its folder; readers see old or new bytes.
 
     Args:
         path: the file.
         data: its contents.
-        beside: the draft is written beside this path, by default beside ``path``.
+        beside: path beside which the temporary file, the draft, is written; ``path`` by default.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     place = beside or path
@@ -50,12 +50,12 @@ def write_bytes(path: Path, data: bytes, beside: Path | None = None) -> None:
 
 
 def drafts(folder: Path, name: str = "*") -> Iterator[Path]:
-    """Yields the drafts of ``write_bytes`` in a folder: of killed processes, or unfinished."""
+    """Yields the drafts of ``write_bytes`` in a folder, left by killed processes or in progress."""
     return folder.glob(f".{name}.{'[0-9a-f]' * 32}")
 
 
 def exchange(left: Path, right: Path) -> bool:
-    """Gives each of two folders the other's name at once; False if the file system cannot."""
+    """Exchanges two folders atomically; returns False if the file system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False

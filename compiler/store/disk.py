@@ -34,11 +34,16 @@ def byte_sizes(sizes: Mapping[str, int]) -> str:
 
 @contextmanager
 def store_errors(root: Path) -> Iterator[None]:
-    """Turns OSErrors of the store's own reads and writes into ``VIDC-BUILD-DISK``."""
+    """Turns OSErrors of the store's own reads and writes into coded errors.
+
+    Raises:
+        BuildError: ``VIDC-BUILD-DISK``, the disk is full or the folder cannot be used.
+        OSError: any other, unchanged.
+    """
     try:
         yield
     except OSError as error:
-        # A folder cannot be made in /proc, which says ENOENT, nor over a dangling link: EEXIST.
+        # Making a folder fails with ENOENT in /proc, and with EEXIST over a dangling link.
         unmade = error.errno in (errno.ENOENT, errno.EEXIST) and not root.is_dir()
         if error.errno in UNUSABLE or unmade:
             raise BuildError(

@@ -14,7 +14,7 @@ from vidc.plugins.installation import install_extra
 
 _REFERENCE = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([^:@]+))?(?::([^:]+))?")
 _BESIDE = ("*.json", "*.yaml")
-"""Files that a checkpoint's settings may stand in; they are small."""
+"""Small files beside a checkpoint that may hold its settings; they are always fetched."""
 _INDEX = ".index.json"
 
 

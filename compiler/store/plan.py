@@ -10,7 +10,7 @@ from vidc.compiler.store.stage import Stage, check_order, key_components
 from vidc.compiler.store.store import Last, Store
 
 DIGESTS = ("inputs.", "files.", "sources")
-"""Components with digests as values, which reasons do not quote."""
+"""Names or prefixes of components whose values are digests, which reasons do not quote."""
 
 
 class Status(StrEnum):
@@ -48,7 +48,7 @@ def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
 
     Args:
         stages: in topological order.
-        store: with the results; only digests of large files are written.
+        store: with the results; the plan adds nothing to it but cached digests of large files.
         slot: name of this kind of build, such as ``tiny/cpu/onnxruntime/fp32``; changes are
             relative to the last build in the same slot.
 

@@ -1,4 +1,4 @@
-"""Atomic publication of users' folders, such as bundles, made from results in the store."""
+"""Atomic publication of folders for users, such as bundles, from results in the store."""
 
 import glob
 import json
@@ -39,8 +39,8 @@ class Kind:
     def refuse_occupied(self, output: Path) -> None:
         """Refuses to replace anything except an empty folder or an older one of this kind.
 
-        Refuses an older one too if it has files that its document does not list: they are the
-        user's and would be lost.
+        An older one that has files which its document does not list is refused as well: those
+        files are the user's and would be lost.
 
         Raises:
             UsageError: ``VIDC-BUILD-OUTPUT``.

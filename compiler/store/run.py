@@ -73,7 +73,7 @@ def run(
         store: of the results.
         slot: name of this kind of build, for the reasons of a later ``plan``.
         progress: receives each stage.
-        pool: of ``working``, for picklable stages; None builds in this process.
+        pool: worker processes from ``working``, for picklable stages; None builds in this process.
         device_bytes: limit of the target's memory for parallel stages, see ``fitting``; None sets
             no limit.
 
@@ -119,9 +119,9 @@ def run(
 
 @contextmanager
 def working(store: Store, workers: int) -> Iterator[Workers]:
-    """Yields up to so many worker processes, and ends them.
+    """Yields a pool of at most ``workers`` processes, and ends them.
 
-    Removes what killed workers left in the store, of an earlier build and of this one.
+    Before and after, removes partial output that killed workers left in the store.
     """
     with store_errors(store.root):
         store.sweep()
@@ -135,10 +135,10 @@ def working(store: Store, workers: int) -> Iterator[Workers]:
 def fitting(queue: Sequence[int], running: Iterable[int], capacity: int | None) -> list[int]:
     """Returns the indices of the queued stages that start now, in starting order.
 
-    A stage that needs no memory always starts. Of the rest the largest comes first, since it tends
-    to take longest, and of equal ones the earliest. While it does not fit, no smaller stage
-    overtakes it, which prevents starvation. A stage that needs more than the capacity runs when no
-    other stage uses memory.
+    A stage that needs no memory always starts. The others start largest first, since the largest
+    tends to take longest; of equal stages the earliest starts first. While the largest does not
+    fit, no smaller stage overtakes it, which prevents starvation. A stage that needs more than the
+    capacity runs when no other stage uses memory.
 
     Args:
         queue: bytes of each waiting stage, earliest first.

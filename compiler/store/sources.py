@@ -1,4 +1,4 @@
-"""Code that a result depends on: Python sources, found without executing them, and packages."""
+"""Digests of the Python sources that a result depends on, and versions of installed packages."""
 
 import ast
 import hashlib
@@ -18,9 +18,9 @@ from vidc.plugins.errors import UnavailableError
 def source_digest(entries: Iterable[str]) -> str:
     """Returns the digest of modules and all their transitive imports from their own package.
 
-    Imports inside functions count, those under ``if TYPE_CHECKING`` do not. Imports by a computed
-    name are not found: name such a module as an entry. Data files do not count. Each module is read
-    once per process.
+    Imports are found by parsing the sources; nothing is executed. Imports inside functions count,
+    those under ``if TYPE_CHECKING`` do not. Imports by a computed name are not found: name such a
+    module as an entry. Data files do not count. Each module is read once per process.
 
     Raises:
         ModuleNotFoundError: an entry does not exist.
@@ -29,14 +29,15 @@ def source_digest(entries: Iterable[str]) -> str:
 
 
 def source_modules(entries: Iterable[str]) -> dict[str, str]:
-    """Returns the digest of each module of ``source_digest`` by name; raises as it."""
+    """Returns the digest of each module that ``source_digest`` covers, by name; raises the same."""
     return {name: module.digest for name, module in _closure(entries).items()}
 
 
 def class_modules(kind: type) -> tuple[str, ...]:
-    """Returns entries that cover a class and its bases: a module of each top-level package.
+    """Returns entries for ``source_digest`` that cover a class and its bases.
 
-    Modules of Python itself are left out.
+    There is one for each top-level package, since ``source_digest`` follows imports within a
+    package only. Modules of Python's standard library are left out.
     """
     found: dict[str, str] = {}
     for each in kind.__mro__:

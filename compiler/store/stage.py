@@ -1,4 +1,4 @@
-"""Stages, and the components of their results' keys."""
+"""Stages of a build, and the keys of their results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from vidc.plugins.errors import BuildError
 
 @dataclass(frozen=True)
 class Input:
-    """An earlier stage and the consumed files of its output, or all."""
+    """An earlier stage whose output is read: the named files, or all of them if None."""
 
     stage: str
     files: tuple[str, ...] | None = None
@@ -39,16 +39,16 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Key:
-    """Dependencies of a result that are known before its inputs.
+    """Dependencies of a result besides the outputs of earlier stages.
 
     Attributes:
-        entries: modules that run, including their imports; one that is imported by a computed name,
-            such as a backend, is its own entry.
+        entries: names of the modules that run. Their imports are found by ``source_digest``; a
+            module that is imported by a computed name, such as a backend, is an entry itself.
         config: the resolved settings of the stage.
         files: files and folders outside the store, by label.
         tools: returns the versions of its tools by name; none by default. Called only to plan or
             run the stage, so checking a key does not need the tools.
-        target: of the build.
+        target: the device that the result is for, as JSON; None if it is valid on all.
     """
 
     entries: tuple[str, ...]

@@ -43,19 +43,26 @@ PATIENCE_SECONDS = 1.0
 POLL_SECONDS = 0.05
 
 ABANDONED_SECONDS = 86400.0
-"""Seconds after which a draft without a visible lock counts as dead: of another host, or a file."""
+"""Age in seconds from which a draft counts as abandoned where no lock tells if its writer runs.
+
+These are drafts of stages on another host, and drafts of single files."""
 
 
 @dataclass(frozen=True)
 class Last:
-    """The last result of a stage in a build slot: components of its key, and size in bytes."""
+    """The last result of a stage in a slot, the name of a kind of build; see ``plan``.
+
+    Attributes:
+        components: components of the result's key.
+        size: bytes of the output.
+    """
 
     components: Mapping[str, Any]
     size: int
 
 
 KEPT = ".kept"
-"""Folder of ``Workspace.kept``."""
+"""Name of the folder in the store that a stage gets as ``Workspace.kept``."""
 
 
 class Store:
@@ -119,7 +126,8 @@ class Store:
             produce: writes the output into an empty folder.
             note: receives waits and damaged entries.
             needed: expected bytes of the output, for the message about a full disk.
-            fresh: True if another process of this build just wrote it, and hashed what it wrote.
+            fresh: True if another process of this build just wrote and hashed the result: then only
+                file sizes are compared.
 
         Raises:
             BuildError: ``VIDC-BUILD-DISK`` or ``VIDC-BUILD-STAGE``; the output is removed.

@@ -25,8 +25,9 @@ _WARNINGS = "PYTHONWARNINGS"
 _QUIET_TRACKER = "ignore:resource_tracker"
 """Warning filter: killed workers leak semaphores, which multiprocessing's tracker removes."""
 _WAITING = "OMP_WAIT_POLICY"
-"""OpenMP's threads spin while they wait for each other. In processes side by side, or on a busy
-machine, they take the cores from those they wait for: calibrating took over ten times as long."""
+"""OpenMP's variable for how threads wait. By default they spin: on a busy machine, or in parallel
+processes, they then occupy the cores that the awaited threads need, and a calibration takes over
+ten times as long."""
 _GUARD = ("/bin/sh", "-c", 'read _; kill -s KILL -- "-$0"')
 """Kills the process group that its argument names once its stdin ends."""
 
@@ -37,14 +38,14 @@ _SPAWN = get_context("spawn")
 class Worker:
     """A process that runs one function at a time.
 
-    It leads a process group, which dies with it, so that no compiler that it started stays. It
-    dies with the thread that started it.
+    The process leads a process group that dies with it, so that no compiler that it started
+    survives. The process itself dies with the thread that started it.
     """
 
     def __init__(self) -> None:
         self.connection, end = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(end, os.getpid()))
-        # The process unblocks the interrupt when it can end quietly.
+        # The new process inherits the blocked SIGINT and unblocks it once it can end quietly.
         filters = ",".join(filter(None, (os.environ.get(_WARNINGS), _QUIET_TRACKER)))
         waiting = os.environ.get(_WAITING, "PASSIVE")
         with _blocked_interrupt(), variable(_WARNINGS, filters), variable(_WAITING, waiting):
@@ -151,9 +152,12 @@ class Workers:
         return result
 
     def keep(self, worker: Worker, *, idle: bool) -> None:
-        """Takes back a worker after its result; one that is not to idle ends.
+        """Takes back a worker whose result was read, for another function or to end it.
 
-        An idle process would keep its CUDA context and PyTorch's cached memory.
+        Args:
+            worker: the worker.
+            idle: True to reuse it; False ends it, and frees its CUDA context and PyTorch's cached
+                memory.
         """
         if idle:
             self._idle.append(worker)
@@ -162,7 +166,7 @@ class Workers:
 
 
 def alone(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a module's function in a process of its own, which damaged native code may end.
+    """Runs a module's function in a separate process, so that a crash does not end this one.
 
     Raises:
         BuildError: ``VIDC-BUILD-STAGE``, its process died; ``name`` is what the message calls it.
@@ -227,7 +231,10 @@ def _picklable(error: Exception) -> Exception:
 
 
 def _die_with(parent: int) -> subprocess.Popen[bytes]:
-    """Ties this process to its parent; returns the process that ties its children to it."""
+    """Makes this process and its children die with its parent.
+
+    Returns the guard process, which kills this process's group once its stdin closes.
+    """
     os.setpgid(0, 0)  # The terminal interrupts the build alone.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     guard = subprocess.Popen(
