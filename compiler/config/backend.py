@@ -14,13 +14,13 @@ PREFERENCE = {
 }
 """Backends by device type, in order of preference.
 
-``onnxruntime`` comes first on a CPU because it needs no compiler, ``aoti`` on a GPU because what it
-builds is measured there.
+``onnxruntime`` comes first on a CPU because it needs no compiler, ``aoti`` on a GPU because its
+engines are the ones measured there.
 """
 
 
 class Builder(Protocol):
-    """Facts about a backend that settings check."""
+    """The part of a backend that settings are checked against."""
 
     def precisions(self, target: Target) -> frozenset[str]:
         """Returns the precisions it builds for a target; none if it builds nothing for it."""
@@ -30,11 +30,11 @@ class Builder(Protocol):
 
 
 BUILDERS: dict[str, Callable[[], Builder]] = {}
-"""Backends by name, which ``vidc.compiler.backends`` registers; a call imports one."""
+"""Backends by name, registered by ``vidc.compiler.backends``; calling a value imports it."""
 
 
 def choose_backend(asked: Setting | None) -> Setting:
-    """Returns the named backend, or the default of a CPU.
+    """Returns the named backend, or a CPU's default, without regard to a target.
 
     Raises:
         UsageError: ``VIDC-CONFIG-BACKEND`` for an unknown name.
@@ -60,8 +60,8 @@ def choose_builder(asked: Setting | None, target: Target, gpu: Setting) -> Setti
 
     Raises:
         UsageError: ``VIDC-CONFIG-BACKEND`` for an unknown name.
-        UnavailableError: ``VIDC-BACKEND-TARGET``, it or every backend builds nothing for the
-            target.
+        UnavailableError: ``VIDC-BACKEND-TARGET``, the named backend, or every backend, builds
+            nothing for the target.
     """
     backend = None if asked is None else choose_backend(asked)
     if backend is not None and BUILDERS[backend.value]().precisions(target):

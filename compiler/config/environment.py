@@ -14,7 +14,7 @@ SETTINGS = {
 }
 CACHE = "VIDC_CACHE"
 KNOWN = (*SETTINGS, CACHE, "VIDC_CUDA", "VIDC_TENSORRT_INCLUDE")
-"""The package's own build reads ``VIDC_CUDA`` and ``VIDC_TENSORRT_INCLUDE``."""
+"""Known variables. Only the CMake build of vidc's own kernels reads the last two."""
 _KUBERNETES = re.compile(
     r"VIDC_([A-Z0-9_]+_)?"
     r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
@@ -40,8 +40,8 @@ def cache_root(environ: Mapping[str, str]) -> Path:
     """Returns the build cache folder: ``VIDC_CACHE``, or ``vidc`` in the user's cache folder.
 
     Raises:
-        UsageError: ``VIDC-CONFIG-ENVIRONMENT`` for an unknown ``VIDC_`` variable, and where the
-            folder is one in a home that the user does not have.
+        UsageError: ``VIDC-CONFIG-ENVIRONMENT`` for an unknown ``VIDC_`` variable, or for a folder
+            in the home of a user who has none.
     """
     _require_known(environ)
     chosen, user = environ.get(CACHE), environ.get("XDG_CACHE_HOME")

@@ -36,7 +36,12 @@ def table_layer(table: Mapping[str, Any], origin: str, family: type[Family]) -> 
 
 
 def file_layer(file: Path, family: type[Family]) -> dict[str, Setting]:
-    """Returns the settings of a ``--config`` file."""
+    """Returns the settings of a ``--config`` file.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-FILE`` for an unreadable file, ``VIDC-CONFIG-SETTING`` for an
+            unknown name.
+    """
     return table_layer(read_toml(file), f"--config {file}", family)
 
 

@@ -38,14 +38,16 @@ def instead_of_bf16(
     target: Target,
     built: Collection[str],
 ) -> dict[str, Setting]:
-    """Returns the precisions with those that parts have on a GPU instead of bf16.
+    """Returns the precisions, with bf16 replaced for parts that prefer another one on a GPU.
+
+    A part names that precision as ``Part.instead_of_bf16``.
 
     Args:
         precisions: of each weights group.
         layers: lowest precedence first; a group that one of them names keeps its precision.
         parts: of the model, by group.
         target: target of the engines.
-        built: precisions that the backend builds for it.
+        built: precisions that the backend builds for the target; no other replaces bf16.
     """
     result = dict(precisions)
     for group in parts:  # A model may lack a group of its family, such as the text encoder.
@@ -108,7 +110,7 @@ def require_exported(precisions: Mapping[str, Setting]) -> None:
 
 
 def instead(precisions: Sequence[str]) -> str:
-    """Returns the substitute for a lower precision: 16 bits if available."""
+    """Returns bf16 or else fp16 if it is among the precisions, else the first of them."""
     return next((each for each in ("bf16", "fp16") if each in precisions), precisions[0])
 
 
@@ -122,7 +124,7 @@ def _said(names: Sequence[str], layers: Sequence[Layer]) -> Setting | None:
 
 
 def asked_precision(layers: Sequence[Layer], target: Target, group: str) -> Setting:
-    """Returns a weights group's requested precision, 8 bits included.
+    """Returns a weights group's requested precision, which may be of 8 bits.
 
     Raises:
         VidcError: as ``resolve_precision``.

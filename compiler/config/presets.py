@@ -32,7 +32,7 @@ HEAD = ("description", "family", "extends")
 
 @dataclass(frozen=True)
 class Preset:
-    """Preset after ``extends``, as one layer."""
+    """A preset and all that it inherits through ``extends``, merged to one layer."""
 
     name: str
     description: str
@@ -80,13 +80,13 @@ def load_preset(name: str) -> Preset:
 
 
 def preset_document(preset: Preset) -> dict[str, Any]:
-    """The preset's tables with every default, as a file that extends nothing would hold them.
+    """Returns a preset's tables with every default, as in a file without ``extends``.
 
     Raises:
         UsageError: as ``read_model``.
     """
     model = preset.model.to_json()
-    # TOML has no word for what is left out.
+    # TOML has no null: None is left out.
     found = asdict(read_table(TensorRtConfig, preset.layer, "tensorrt"))
     tensorrt = {name: value for name, value in found.items() if value is not None}
     prompts = list(read_table(CalibrateConfig, preset.layer, "calibrate").prompts)
@@ -109,7 +109,7 @@ Tables = list[tuple[dict[str, Any], str]]
 
 
 def _read(name: str, folder: Path, chain: tuple[str, ...]) -> tuple[Mapping[str, Any], Tables, str]:
-    """Returns the preset's top level, its tables after those it extends, and its name."""
+    """Returns a preset's ``HEAD`` keys, its tables after the inherited ones, and its name."""
     file, display = _locate(name, folder)
     if str(file) in chain:
         raise UsageError(

@@ -18,7 +18,7 @@ def program_spec(model: Family) -> Any:
 def model_modules(model: Family) -> tuple[str, ...]:
     """Returns modules for ``source_digest`` that cover a model's family and its program."""
     where = PROGRAMS.get(model.program)
-    # The bases of vidc's own programs are in modules that theirs import.
+    # A module of one of vidc's own programs imports the modules of the session's base classes.
     played = class_modules(program(model.program)) if where is None else (where.partition(":")[0],)
     return tuple(dict.fromkeys((*class_modules(type(model)), *played)))
 

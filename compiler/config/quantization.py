@@ -1,4 +1,8 @@
-"""Quantization of a build: the transformer's recipe and the high precision of the rest."""
+"""Quantization of a build: the recipe of the quantized group, and the precision of the rest.
+
+A family quantizes one weights group, its transformer or UNet. Everything else stays in high
+precision: 16 or 32 bits.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,11 +25,11 @@ from vidc.plugins.errors import UnavailableError, UsageError
 
 @dataclass(frozen=True)
 class QuantizationConfig:
-    """Quantization of a build's transformer.
+    """Quantization of a build's quantized group.
 
     Attributes:
-        precision: ``fp8`` or ``int8``: what its engines are called by.
-        recipe: recipe of the transformer.
+        precision: ``fp8`` or ``int8``, the precision that names its engines.
+        recipe: formats of its layers.
     """
 
     precision: str
@@ -33,7 +37,7 @@ class QuantizationConfig:
 
     @property
     def calibrated(self) -> bool:
-        """Returns True if the recipe uses ranges from a calibration."""
+        """True if the recipe uses ranges from a calibration."""
         linear = (rule.format for rule in self.recipe.linear)
         attention = (rule.format for rule in self.recipe.attention)
         return (
@@ -69,18 +73,18 @@ class QuantizationConfig:
 def quantization(
     precision: Setting, recipe: Setting | None, target: Target, family: type[Family]
 ) -> QuantizationConfig | None:
-    """Returns the quantization at the requested precision; None in high precision.
+    """Returns the quantization at the requested precision; None for 16 or 32 bits.
 
     Args:
-        precision: precision of the transformer.
-        recipe: a name or a path, and who named it; None for the family's or the target's own.
+        precision: requested precision of the quantized group.
+        recipe: a name or a path, and its origin; None for the default of the family or target.
         target: target of the engines.
         family: family of the model.
 
     Raises:
-        UsageError: ``VIDC-RECIPE-PRECISION``, the recipe has another precision's formats; what
-            ``load_recipe`` raises.
-        UnavailableError: ``VIDC-RECIPE-NONE``, none is given and the target has none.
+        UsageError: ``VIDC-RECIPE-PRECISION``, the recipe has formats of another precision, or is
+            given with 16 or 32 bits; what ``load_recipe`` raises.
+        UnavailableError: ``VIDC-RECIPE-NONE``, no recipe is given and there is no default.
     """
     if precision.value not in EIGHT_BITS:
         if recipe is not None:
@@ -106,14 +110,14 @@ def quantization(
 
 
 def named_recipe(layers: Sequence[Layer], precision: Setting) -> Setting | None:
-    """Returns the recipe that the highest layer names, None for the target's own or for none.
+    """Returns the recipe of the highest layer that names one; None if no layer's recipe applies.
 
-    A layer above it that asks for a precision of 16 or 32 bits leaves nothing to quantize:
-    ``--precision bf16`` on a preset with a recipe builds in bf16.
+    A recipe does not apply if a higher layer sets a precision of 16 or 32 bits: with
+    ``--precision bf16``, a preset with a recipe builds in bf16.
 
     Args:
         layers: lowest precedence first.
-        precision: precision of the transformer, from one of the layers.
+        precision: precision of the quantized group, from one of the layers.
     """
     for layer in layers[::-1]:
         if RECIPE in layer:
@@ -124,9 +128,10 @@ def named_recipe(layers: Sequence[Layer], precision: Setting) -> Setting | None:
 
 
 def default_recipe(precision: str, target: Target, family: type[Family]) -> str | None:
-    """Returns the default recipe at a precision: a family's own, or the target's.
+    """Returns the default recipe at a precision, or None if there is none.
 
-    A family with recipes has layers that the targets' recipes do not name.
+    A family with recipes of its own has layers that the targets' recipes do not name; other
+    families use the target's.
     """
     if family.recipes:
         return family.recipes.get(precision)
@@ -135,7 +140,7 @@ def default_recipe(precision: str, target: Target, family: type[Family]) -> str 
 
 
 def default_origin(target: Target, family: type[Family]) -> str:
-    """Returns who names the default recipe."""
+    """Returns the origin of the default recipe, such as ``target h100``."""
     return f"family {family.name}" if family.recipes else f"target {target.name}"
 
 
@@ -150,7 +155,7 @@ def precision_of(recipe: Recipe) -> str:
     """Returns the precision that a recipe belongs to: ``fp8`` or ``int8``.
 
     Raises:
-        UsageError: ``VIDC-RECIPE-PRECISION``, there is none for all of its formats.
+        UsageError: ``VIDC-RECIPE-PRECISION``, no precision allows all of its formats.
     """
     for precision in EIGHT_BITS:
         with suppress(UsageError):
@@ -164,10 +169,10 @@ def precision_of(recipe: Recipe) -> str:
 
 
 def high_layers(layers: Sequence[Layer], high: str) -> list[Layer]:
-    """Returns the layers without 8-bit precisions, for what is not quantized.
+    """Returns the layers without 8-bit precisions, to resolve the precision of the rest.
 
-    ``--precision int8`` is about the transformer's recipe; a VAE, and the layers that no rule of
-    it means, stay in what the preset says, and in ``high`` where nothing is said.
+    ``--precision int8`` only quantizes layers that match a rule of the recipe. All other weights
+    keep the preset's precision, or ``high`` if no layer sets one.
     """
     return [{"precision.default": Setting(high, "default")}, *map(_without_8_bits, layers)]
 

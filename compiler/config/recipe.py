@@ -13,7 +13,7 @@ from vidc.plugins.errors import UsageError, nearest
 
 HIGH = "high"
 FORMATS = (HIGH, "fp8", "int8")
-"""``high`` is the precision of the rest of the model, ``fp8`` E4M3, ``int8`` symmetric."""
+"""``high`` is the 16 or 32 bits of the unquantized model, ``fp8`` E4M3, ``int8`` symmetric."""
 STATIC, DYNAMIC = "static", "dynamic"
 SCALES = (STATIC, DYNAMIC)
 
@@ -27,10 +27,10 @@ class LinearFormat(Table):
         activations: ``high``, or the weights' format; then the matmul is quantized.
         scale: of activations: ``static`` is one number, from the calibration; ``dynamic`` is
             computed for each token.
-        smooth: SmoothQuant's alpha: which share of the activations' outliers moves into the
-            weights, channel by channel; 0 is none.
-        center: whether the activations' static mean, from the calibration, is taken off before they
-            are quantized; its product is in the bias.
+        smooth: SmoothQuant's alpha, the share of the activations' outliers that moves into the
+            weights, channel by channel; 0 moves none.
+        center: True to subtract the activations' per-channel mean, from the calibration, before
+            quantization; the bias then contains the matmul of weights and mean.
     """
 
     weights: str = HIGH
@@ -100,9 +100,9 @@ class AttentionFormat(Table):
         keys: format of keys in the ring.
         values: format of values in the ring.
         scale: ``static`` is one number a head, from the calibration; ``dynamic`` is computed for
-            each token and head, and written beside the ring.
-        center: whether the keys' static mean, from the calibration, is taken off before they are
-            quantized: softmax does not see it.
+            each token and head, which PyTorch can evaluate and no engine supports.
+        center: True to subtract the keys' mean per head and channel, from the calibration, before
+            quantization. It shifts all scores of a query alike, so softmax does not change.
     """
 
     queries: str = HIGH
@@ -196,8 +196,8 @@ def parse_recipe(table: Mapping[str, Any], name: str) -> Recipe:
     """Builds a recipe from its parsed TOML.
 
     Raises:
-        UsageError: ``VIDC-RECIPE-FIELD``, a field is unknown, missing, of another type or at odds
-            with another.
+        UsageError: ``VIDC-RECIPE-FIELD``, a field is unknown, missing, of a wrong type or
+            inconsistent with another.
     """
     known = ("description", "linear", "attention", "convolution")
     for key in table:
@@ -297,9 +297,11 @@ def _printable(line: str) -> str:
 
 
 _PATTERN = re.compile(r"(\*\*|[\w*]+)(\.(\*\*|[\w*]+))*", re.ASCII)
+"""A pattern of layer names: ``*`` matches within a part between dots, ``**`` whole parts."""
 _MOST_LISTED = 12
+"""Most kinds of layers that an error's hint lists."""
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
-"""Patterns over names of layers: ``*`` is any part between two dots, ``**`` any number of them."""
+"""The number of a block or layer in a layer's name."""
 
 
 def is_pattern(text: str) -> bool:
@@ -310,8 +312,8 @@ def is_pattern(text: str) -> bool:
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
     """Returns the names that a pattern matches, in order.
 
-    ``blocks.*.ffn.**`` means every layer of every block's feed-forward; part of a name may be left
-    open too, as in ``attn1.to_*``.
+    ``blocks.*.ffn.**`` matches every layer of every block's feed-forward, ``blocks.0.attn1.to_*``
+    every projection of one attention.
     """
     parts = pattern.split(".")
     return [name for name in names if _matches(parts, name.split("."))]

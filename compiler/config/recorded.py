@@ -1,4 +1,4 @@
-"""Settings recorded by a build on another machine."""
+"""Reads the settings that a build on another machine recorded, and trusts none of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def recorded_settings(
 
     Raises:
         GateError: ``VIDC-BUNDLE-FIELD``, a field is unknown, missing or mistyped;
-            ``VIDC-PORTABLE-SETTINGS``, this vidc does not accept what they say.
+            ``VIDC-PORTABLE-SETTINGS``, this version of vidc refuses the settings.
     """
     family = _family(config, where)
     tables = _tables(config, family, where)

@@ -56,16 +56,18 @@ class Settings:
         preset: name of the preset or of its file.
         family: family of the model.
         model: sizes, stream and sampler.
-        precision: precision of each weights group, and of its layers that are not quantized.
+        precision: precision of each weights group; of the quantized group, that of the layers that
+            are not quantized.
         target: target of the engines.
         backend: backend that builds them; unused if no engines are built.
         validate: rollout that validates the bundle.
         origins: where each value came from, by the dotted names of ``values``.
-        quantization: quantization of the transformer, if any.
+        quantization: quantization of the quantized group; None in 16 or 32 bits.
         checkpoint: settings of reading a checkpoint.
         tensorrt: settings of building engines with TensorRT.
         aoti: settings of building engines with AOTInductor.
-        calibrate: settings of a calibration; a bundle depends only on the calibration.
+        calibrate: settings of a calibration. They are not part of ``to_json``: a bundle depends on
+            the calibration itself.
     """
 
     preset: str
@@ -138,20 +140,21 @@ def resolve(
     environ: Mapping[str, str],
     engines: bool = True,
 ) -> Settings:
-    """Resolves a build's settings: flag, environment, ``--config``, preset, default.
+    """Resolves a build's settings from flags, environment, ``--config``, preset and defaults.
+
+    The first of these that sets a value decides.
 
     Args:
         preset: a name or a path to a TOML file; ``longlive-1.3b`` by default.
         gpu: ``--gpu``: a target or ``auto``.
-        precision: ``--precision``, of every weights group that ``--set`` does not name.
-        recipe: ``--recipe``: what an 8-bit precision quantizes, instead of the preset's recipe or
-            the target's default.
+        precision: ``--precision``, for every weights group that ``--set`` does not name.
+        recipe: ``--recipe``: recipe of an 8-bit precision, instead of the preset's or the default.
         backend: ``--backend``.
         ema: ``--ema`` or ``--no-ema``.
         assignments: ``--set key=value``, with the precedence of flags; a dedicated flag wins.
         config: the file of ``--config``.
         environ: the environment, whose ``VIDC_`` variables are read.
-        engines: True if engines are built; to export graphs, no backend has to support them.
+        engines: True if engines are built; False to export graphs, which need no backend.
 
     Raises:
         UsageError: an unknown or unfit preset, setting, target, precision or backend, with the

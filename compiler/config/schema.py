@@ -11,7 +11,7 @@ from vidc.plugins.errors import UsageError, nearest
 EIGHT_BITS = ("fp8", "int8")
 PRECISIONS = ("fp32", "fp16", "bf16", *EIGHT_BITS)
 RECIPE = "recipe"
-"""The setting that names what an 8-bit precision quantizes, in place of the target's default."""
+"""Name of the setting for an 8-bit precision's recipe, in place of the default recipe."""
 _MAX_WORKSPACE_GB = 1024
 CALIBRATION_PROMPTS = 32
 """Default number of prompts of a calibration."""
@@ -23,13 +23,15 @@ class ValidateConfig(Table):
     """Settings of a validation.
 
     Attributes:
-        blocks: of the rollout.
-        switch_after: how many of them precede the prompt switch.
-        prompts: two texts, before and after the switch, where the model has a text encoder.
-        level: ``rollout`` follows errors from block to block, ``component`` plays two blocks and
-            holds every call alone to PyTorch; ``auto`` is the rollout unless a CPU would take long.
-        free_gates: gate the free rollout of trained weights in 8 bits too: for models whose prompts
-            decide the video, so that rounding cannot tip a rollout into another one.
+        blocks: number of blocks of the rollout.
+        switch_after: number of blocks before the prompt switch.
+        prompts: two texts, before and after the switch, for a model with a text encoder.
+        level: ``rollout`` follows errors from block to block; ``component`` runs two blocks and
+            compares each call with PyTorch by itself; ``auto`` is ``rollout`` unless a CPU would
+            take long.
+        free_gates: True to gate the free rollout, where each block continues the engine's own
+            blocks, of trained weights in 8 bits too. For models whose prompts determine the video;
+            in others, a rounding error can lead to another video that is as good.
     """
 
     blocks: int = 8
@@ -66,7 +68,8 @@ class CheckpointConfig(Table):
     """Settings of reading a checkpoint.
 
     Attributes:
-        ema: take the moving average of a file that holds it beside the trained weights.
+        ema: True to load the moving average (EMA) of the weights from a file that has both it and
+            the trained weights.
     """
 
     ema: bool = False
@@ -77,7 +80,7 @@ class CalibrateConfig(Table):
     """Defaults of ``vidc calibrate``.
 
     Attributes:
-        prompts: texts that the model was made for; with none, those that ship with vidc.
+        prompts: texts in the style the model was trained on; if empty, vidc's own are used.
     """
 
     prompts: tuple[str, ...] = ()
@@ -92,12 +95,12 @@ class TensorRtConfig(Table):
     """Settings of TensorRT builds.
 
     Attributes:
-        workspace_gb: 10^9 bytes of the GPU's memory that a layer may work in, beside weights and
+        workspace_gb: limit of a layer's workspace on the GPU in 10^9 bytes, beside weights and
             activations; None is all that the target has.
-        hardware_compatible: for GPUs of other compute capabilities too.
-        version_compatible: for later versions of TensorRT too.
-        plugins: what vidc's plugins compute: ``auto``, rings that TensorRT's own layers do not
-            update in place; ``all``, every operator that has one; ``none``.
+        hardware_compatible: True for engines that run on GPUs of other compute capabilities too.
+        version_compatible: True for engines that run with later versions of TensorRT too.
+        plugins: operators that vidc's plugins compute: ``auto``, those of rings that TensorRT's own
+            layers cannot update in place; ``all``, every one that has a plugin; ``none``.
     """
 
     workspace_gb: float | None = None
@@ -129,8 +132,8 @@ class AotiConfig(Table):
     """Settings of AOTInductor builds.
 
     Attributes:
-        measure: measure the forms of each convolution on the GPU and take the fastest one; where
-            false, a rule chooses.
+        measure: True to measure the forms, or implementations, of each convolution on the GPU and
+            take the fastest; False chooses by a rule.
     """
 
     measure: bool = True
@@ -148,7 +151,7 @@ def build_tables(family: type[Family]) -> dict[str, type[Table]]:
 
 
 def _names_under(path: tuple[str, ...], family: type[Family]) -> Collection[str]:
-    """The names that may follow ``path``; nothing follows a setting."""
+    """Returns the names that may follow ``path``; none if ``path`` is a setting or unknown."""
     tables = {**build_tables(family), "calibrate": CalibrateConfig}
     match path:
         case ():

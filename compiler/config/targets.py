@@ -1,4 +1,4 @@
-"""Targets: the GPUs, and the CPU, that engines are built for."""
+"""Targets: the GPUs and the CPU that engines are built for, from ``configs/targets``."""
 
 from dataclasses import dataclass
 from functools import cache
