@@ -1,4 +1,4 @@
-"""Builds: stages that the store runs or finds, and a last step that publishes their results."""
+"""Builds: stages, run or found in the store, and a last step that publishes their results."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -45,14 +45,18 @@ class Built:
 
 @dataclass(frozen=True)
 class Build:
-    """Build on this machine: a whole one, its portable part, or the rest of another machine's.
+    """Build on this machine.
+
+    It is a whole build, the portable stages of one, or the remaining stages of a build that another
+    machine began.
 
     Attributes:
         settings: settings of the build.
         stages: stages in topological order.
         last: step that publishes their results.
-        slot: name under which the store remembers the build.
-        recorded: keys of stages that ran on another machine, used instead of those here.
+        slot: name under which the store remembers the build, for a later ``plan`` to compare.
+        recorded: keys of stages that ran on another machine, by name. They are shown and recorded
+            in the manifest instead of the keys here.
         refused: error that ``run`` raises at once; such a build can only be planned.
     """
 
@@ -69,7 +73,11 @@ class Build:
         return len(self.stages) + 1
 
     def plan(self, output: Path, cache: Path) -> "list[PlanRow]":
-        """Returns what ``run`` would do, stage by stage, without doing it; raises as it does."""
+        """Returns what ``run`` would do, stage by stage, without doing it.
+
+        Raises:
+            VidcError: as ``run``, except ``refused`` and what running a stage raises.
+        """
         from vidc.compiler.store.plan import plan, plan_row
 
         self.last.kind.refuse_occupied(output)
@@ -97,7 +105,7 @@ class Build:
             progress: receives each stage.
 
         Raises:
-            UsageError: ``VIDC-BUILD-OUTPUT``, something else is in the way.
+            UsageError: ``VIDC-BUILD-OUTPUT``, ``output`` is something that must not be replaced.
             UnavailableError: ``refused``.
             VidcError: what the stages, the store and the last step raise.
         """
@@ -168,9 +176,10 @@ def whole(settings: Settings, sources: Sources) -> Build:
 
 
 def lacking(settings: Settings) -> str | None:
-    """Returns why this machine cannot build for a build's GPU; None if it can, and for a CPU.
+    """Returns why this machine cannot build for the target's GPU; None if it can, and for a CPU.
 
-    For a CPU the build does not move to another machine; the stage says what to install.
+    A build for a CPU never moves to another machine: if its backend is not installed, the compile
+    stage says what to install.
     """
     target = settings.target
     if not target.is_gpu:

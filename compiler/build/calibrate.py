@@ -1,4 +1,4 @@
-"""Stage ``calibrate:<group>``: the ranges that static scales come from."""
+"""Stage ``calibrate:<group>``: records the activation ranges that static scales come from."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from vidc.compiler.build.calibration_recording import Recording
 
 UNFINISHED = "calibrate"
-"""The folder of unfinished recordings in ``Workspace.kept``."""
+"""Name of the folder of unfinished recordings in ``Workspace.kept``."""
 
 
 @dataclass(frozen=True)
 class Calibrate(Stage):
-    """Writes both files of a calibration.
+    """Writes both files of a calibration: its document and its tensors.
 
-    All prompts are one stage: a stage a prompt would load the weights once for each. An interrupted
-    recording goes on at its next prompt, from a file in ``Workspace.kept``.
+    One stage records all prompts, so that the weights are loaded once. An interrupted recording
+    resumes at the first unfinished prompt, from a file in ``Workspace.kept``.
 
     Attributes:
         model: model that is calibrated.
         source: recording to make, or folder of a finished calibration. None if another machine
-            ran the stage: it then has only the rest of its key and does not run.
+            ran the stage: this stage then does not run, and its key omits the source.
     """
 
     model: Family
@@ -51,7 +51,7 @@ class Calibrate(Stage):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The weights that a recording plays, with the source of the quantized group's."""
+        """The weights that a recording runs, and ``source.json`` of the quantized group."""
         if self.source is None or isinstance(self.source, Path):
             return ()
         parts = (self.model.parts[group] for group in self.source.precisions)
@@ -120,7 +120,7 @@ def calibrate_name(model: Family) -> str:
 
 
 def calibrate_stage(settings: Settings, sources: Sources | None) -> Calibrate:
-    """Returns the stage of a build: given ranges, or ranges of the preset's prompts.
+    """Returns a build's stage: it copies a given calibration or records the preset's prompts.
 
     Raises:
         VidcError: what ``build_prompts`` and ``record_stage`` raise.
@@ -136,9 +136,9 @@ def record_stage(settings: Settings, prompts: Prompts, seed: int, device_type: s
     """Returns the stage that runs rollouts and records activation ranges.
 
     Args:
-        settings: of the model and its high precisions.
+        settings: settings of the model; every group runs in its high precision.
         prompts: at least one.
-        seed: of the noise.
+        seed: seed of the noise.
         device_type: where the rollouts run, ``cpu`` or ``cuda``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Calibration of a transformer: runs the stages that a build runs, and writes their result."""
+"""Calibration without a build: runs a build's calibration stages and writes their result."""
 
 import shutil
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Calibrated:
 def calibration_stages(
     settings: Settings, sources: Sources, prompts: Prompts, seed: int
 ) -> list[Stage]:
-    """Returns the stages of a calibration, as for ``calibrate``; the last one records."""
+    """Returns the stages that ``calibrate`` runs; the last one records the ranges."""
     groups = loaded_groups(settings.model, prompts)
     recorded = record_stage(settings, prompts, seed, settings.target.device_type)
     return [*(load_stage(settings, sources, group) for group in groups), recorded]
@@ -48,15 +48,15 @@ def calibrate(
     cache: Path,
     progress: Progress,
 ) -> Calibrated:
-    """Writes the calibration of a model's transformer to ``output``.
+    """Writes the calibration of a model's quantized group to ``output``.
 
     An interrupted run resumes at the first unfinished prompt and writes the same bytes as an
     uninterrupted one.
 
     Args:
-        settings: settings of the model and of the target that it runs on here.
+        settings: settings of the model, and the target, which this machine must have.
         sources: sources of the weights.
-        prompts: at least one; each has a rollout that switches to the next.
+        prompts: at least one. The rollout of each begins with it and switches to the next one.
         seed: seed of the noise.
         output: a new folder, or one with an older calibration.
         cache: folder of the results of stages.
@@ -64,7 +64,8 @@ def calibrate(
 
     Raises:
         UsageError: ``VIDC-BUILD-OUTPUT``.
-        UnavailableError: ``VIDC-CALIBRATE-GPU``; ``VIDC-ENV-BUILD``, ModelOpt is not installed;
+        UnavailableError: ``VIDC-CALIBRATE-GPU``, this machine does not have the target's GPU;
+            ``VIDC-ENV-BUILD``, ModelOpt is not installed;
             ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
         GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
         VidcError: what the stages and the store raise.

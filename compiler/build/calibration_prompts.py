@@ -31,8 +31,8 @@ class Prompts:
     """Prompts of a calibration, in order.
 
     Attributes:
-        kind: ``texts``, ``embeddings``, or ``synthetic`` for random embeddings, which a build
-            without a text encoder draws and no trained model has seen.
+        kind: ``texts``; ``embeddings``; or ``synthetic``, random embeddings for a model without a
+            text encoder, which are unlike what a trained model sees.
         texts: prompts of kind ``texts``.
         embeddings: prompts of the other kinds, float32 ``[N, L, E]`` on the CPU. A program without
             prompts has ``[N, 0]``, for N rollouts.
@@ -63,7 +63,7 @@ class Prompts:
 def default_prompts(
     spec: ProgramSpec, count: int, texts: bool, preset: Sequence[str] = ()
 ) -> Prompts:
-    """Returns the preset's prompts or vidc's own; random ones if texts cannot be encoded.
+    """Returns the preset's prompts, else vidc's own; random embeddings without a text encoder.
 
     Args:
         spec: spec of the program, with the shape of a prompt.
@@ -72,7 +72,7 @@ def default_prompts(
         preset: prompts of the preset.
 
     Raises:
-        UsageError: ``VIDC-CALIBRATE-PROMPTS``, it has no text among them.
+        UsageError: ``VIDC-CALIBRATE-PROMPTS``, the preset's prompts are all empty or too long.
     """
     if texts and preset:
         return _texts(list(preset), "calibrate.prompts", count)
@@ -87,14 +87,16 @@ def read_prompts(path: Path, spec: ProgramSpec, count: int, texts: bool) -> Prom
     """Returns the first ``count`` prompts of a file, or all if it has fewer.
 
     Args:
-        path: ``.safetensors``, ``.txt`` or ``.json``; see the hint of its errors.
+        path: ``.safetensors`` with one tensor ``[N, L, E]`` or several ``[L, E]``, ``.txt`` with a
+            prompt a line, or ``.json`` with a list of strings.
         spec: spec of the program, with the length and width that embeddings must have.
         count: largest number of prompts.
         texts: True if the model has a text encoder.
 
     Raises:
-        UsageError: ``VIDC-CALIBRATE-PROMPTS``, it cannot be read or holds none;
-            ``VIDC-PROMPT-SHAPE``; ``VIDC-PROMPT-NO-ENCODER``, texts without a text encoder.
+        UsageError: ``VIDC-CALIBRATE-PROMPTS``, the file cannot be read or has no prompt, or the
+            model takes none; ``VIDC-PROMPT-SHAPE``; ``VIDC-PROMPT-NO-ENCODER``, texts without a
+            text encoder.
     """
     if not spec.prompt_shape:
         raise UsageError(
@@ -167,5 +169,5 @@ def _unreadable(path: Path | str, problem: str) -> UsageError:
 
 
 def pairs(embeddings: Tensor) -> Sequence[Tensor]:
-    """Returns the two prompts of each rollout, ``[2, L, E]``: it switches to the second."""
+    """Returns each rollout's two prompts, ``[2, L, E]``: before and after its prompt switch."""
     return [torch.stack(pair) for pair in zip(embeddings, embeddings.roll(-1, 0), strict=True)]

@@ -1,4 +1,4 @@
-"""Records ranges, rollout after rollout; an interrupted recording goes on where it stopped."""
+"""Records activation ranges, one rollout for each prompt; an interrupted recording resumes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -33,12 +33,12 @@ class Recording:
     """A calibration that is to be recorded.
 
     Attributes:
-        model: that plays.
-        precisions: of the groups that ``loaded_groups`` names.
-        prompts: at least one; each is followed by a rollout that switches to the next.
-        seed: of the noise.
+        model: model that is calibrated.
+        precisions: precision of each group that ``loaded_groups`` names.
+        prompts: at least one. The rollout of each begins with it and switches to the next one.
+        seed: seed of the noise.
         device_type: where the rollouts run, ``cpu`` or ``cuda``.
-        versions: of the packages that record it.
+        versions: versions of the packages that record, by name.
     """
 
     model: Family
@@ -55,13 +55,14 @@ class Recording:
         unfinished: Path,
         note: Callable[[str], None],
     ) -> None:
-        """Writes the calibration, the same bytes whether or not it was interrupted.
+        """Writes the calibration; an interruption does not change its bytes.
 
         Args:
             folders: outputs of stage ``load`` by weights group, as ``loaded_groups`` says.
             output: an empty folder.
-            unfinished: a folder for what an interrupted recording leaves, removed at the end.
-            note: is told of each prompt.
+            unfinished: folder of the file that an interrupted recording resumes from, which is
+                removed at the end.
+            note: shows a line for each prompt.
 
         Raises:
             GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
@@ -102,7 +103,7 @@ class Recording:
         key: str,
         note: Callable[[str], None],
     ) -> Mapping[str, Tensor]:
-        """The ranges of all prompts, from where the recording of this key stopped."""
+        """Returns the ranges of all prompts; resumes an interrupted recording of this key."""
         count, state = len(self.prompts), State.load(path, key)
         if state.done:
             note(f"prompts 1 to {state.done} of {count}: recorded before an interruption")
@@ -129,15 +130,15 @@ class Recording:
 
 
 def loaded_groups(model: Family, prompts: Prompts) -> tuple[str, ...]:
-    """The weights groups that a recording needs."""
+    """Returns the weights groups that a recording needs."""
     texts = [str(model.text_group)] if prompts.texts else []
     return (model.quantized_group, *texts, *model.conditioning_groups)
 
 
 def undecoded(model: Family, engines: Mapping[str, EagerEngine]) -> dict[str, EagerEngine]:
-    """Returns the engines without decoders, so that latents stay undecoded.
+    """Returns the engines without decoders: calibration needs no frames.
 
-    Engines of the quantized group stay: a world's frames leave its last network decoded.
+    A decoder in the quantized group stays, as in a world whose quantized network makes the frames.
     """
     decoders, groups = program_spec(model).decode_components, model.components
     return {
@@ -154,7 +155,10 @@ def prompt_embeddings(
     folders: Mapping[str, Path],
     device: torch.device,
 ) -> Tensor:
-    """Returns embeddings of all prompts, ``[N, L, E]`` on the CPU, and frees the text encoder."""
+    """Returns embeddings of all prompts, float32 ``[N, L, E]`` on the CPU.
+
+    The text encoder is loaded only for this call.
+    """
     if not prompts.texts:
         return prompts.embedded(None)
     group = str(model.text_group)
@@ -167,7 +171,10 @@ def prompt_embeddings(
 
 
 def machine(device: torch.device) -> str:
-    """Returns the name of the device, since ranges of two devices are never mixed."""
+    """Returns the name of the device, for the key: ranges of two devices are never mixed.
+
+    A CPU's is its instruction set and number of threads, which change rounding.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
@@ -191,11 +198,11 @@ class State:
                 ranges = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 return cls(int(note["done"]), ranges)
         except (OSError, SafetensorError, KeyError, ValueError):
-            # Whatever became of the file, the beginning is right.
+            # Missing or damaged: starting over is always correct.
             return cls()
 
     def save(self, path: Path, key: str) -> None:
-        """Replaces the file; OSError where the disk refuses."""
+        """Replaces the file atomically; raises OSError if it cannot be written."""
         tensors = {name: value.contiguous() for name, value in self.ranges.items()}
         draft = path.with_name(f"{path.name}.new")
         draft.write_bytes(save(tensors, {"key": key, "done": str(self.done)}))

@@ -1,4 +1,4 @@
-"""One prompt's rollout: a stream as a user runs it, watched."""
+"""Rollouts of a calibration: the model generates as for a user, and observers record ranges."""
 
 import zlib
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ from vidc.exporters.families.family import Family
 
 
 def scenario(model: Family) -> Scenario:
-    """The rollout that a prompt is calibrated with."""
+    """Returns the length and prompt switch of a calibration's rollouts."""
     played = model.calibration_rollout()
     return Scenario(played.blocks, played.switch_after, rollout=True)
 
 
 class Rollouts:
-    """The rollouts of a model.
+    """Calibration rollouts of a model.
 
     Args:
-        model: that is watched.
-        engines: its components, on the device where they run.
-        device: that device.
-        seed: of the noise.
+        model: model that is calibrated.
+        engines: PyTorch engines of its components, on ``device``.
+        device: where the rollouts run.
+        seed: seed of the noise.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Rollouts:
         self._network = quantized_network(engines, model)
 
     def weights(self) -> dict[str, Tensor]:
-        """The ranges of every linear layer's and convolution's weight, on the CPU."""
+        """Returns the ranges of every linear layer's and convolution's weight, on the CPU."""
         return {
             f"amax/{name}.weight": weight_amax(module.weight).cpu()
             for name, module in self._network.named_modules()
@@ -55,11 +55,11 @@ class Rollouts:
         }
 
     def ranges(self, index: int, prompts: Tensor) -> dict[str, Tensor]:
-        """The ranges of one rollout, on the CPU.
+        """Runs one rollout and returns its ranges, on the CPU.
 
         Args:
-            index: its number, which chooses its noise.
-            prompts: before and after its switch, ``[2, L, E]``.
+            index: number of the rollout, which seeds its noise.
+            prompts: embeddings before and after the prompt switch, ``[2, L, E]``.
 
         Raises:
             GateError: ``VIDC-CALIBRATION-NONFINITE``.
@@ -75,7 +75,7 @@ class Rollouts:
 
 
 def rollout_inputs(model: Family, seed: int, index: int, prompts: Tensor) -> Inputs:
-    """Returns the inputs of a rollout, on the CPU; ``index`` and ``prompts`` as of ``Rollouts``."""
+    """Returns the inputs of a rollout, on the CPU; arguments are as for ``Rollouts.ranges``."""
     spec = program_spec(model)
     if spec.prompt_shape:
         prompts = prompts[:, None].expand(2, *spec.prompt_shape)
@@ -86,7 +86,7 @@ def rollout_inputs(model: Family, seed: int, index: int, prompts: Tensor) -> Inp
 
 
 def _noise(seed: int, index: int, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal, float32, on the CPU: no other prompt has a say in it."""
+    """Returns standard normal float32 on the CPU, which depends on seed and index alone."""
     # torch's CPU generator takes 32 bits of its seed.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {index}".encode()))
     return torch.randn(shape, generator=generator)

@@ -1,4 +1,4 @@
-"""Stage ``compile``: one exported component to an engine."""
+"""Stage ``compile``: compiles one exported component to an engine."""
 
 import json
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ class Compile(Stage):
     """Writes an engine's files and its description.
 
     Attributes:
-        component: its name.
-        precision: of the weights group that it runs on.
-        graph: the stage whose graph is compiled.
-        kernels: stages by the names of the kernels they compile and the component may call.
+        component: name of the component.
+        precision: precision of the weights group that the component belongs to.
+        graph: name of the stage that exported the component.
+        kernels: names of the stages that compile kernels, by kernel; the component may call these.
         backend: name of the backend.
-        target: the machine that it compiles for.
+        target: the device to compile for.
         limits: fields of ``CompileOptions`` that the configuration sets, and their values.
     """
 

@@ -1,6 +1,6 @@
 """Estimates of the GPU memory of each stage, which limit how many run at once.
 
-They are round numbers, from the element counts that each part estimates.
+They are rough: element counts that each part estimates, times bytes per element.
 """
 
 from vidc.compiler.config.resolve import Settings
@@ -12,7 +12,7 @@ CONTEXT = 700_000_000
 RESERVE = 2_000_000_000
 """Bytes of a GPU that stay free for the driver and the process that runs the build."""
 FLOAT32 = 4
-"""Bytes an element."""
+"""Bytes of a float32 element."""
 
 
 def capacity(target: Target) -> int | None:

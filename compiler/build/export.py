@@ -1,4 +1,4 @@
-"""Stage ``export``: one component to an ExportedProgram and to ONNX, neither with weights."""
+"""Stage ``export``: exports one component as ExportedProgram and ONNX graph, without weights."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Export(Stage):
     """Writes the files of an ``ExportedComponent``.
 
-    A calibration changes nothing here, because scales are weights.
+    The files do not depend on a calibration: scales are weights, which they do not contain.
 
     Attributes:
         part: part that has the component.
@@ -38,7 +38,7 @@ class Export(Stage):
         return f"export:{self.component}"
 
     def key(self) -> Key:
-        """Returns the key: of the part's settings, those that reach the component."""
+        """Returns the key, with only those settings of the part that affect the component."""
         settings = self.part.export_settings(self.component)
         libraries = ("onnx", "onnxscript", "onnx-ir") if self.onnx else ()
         return Key(

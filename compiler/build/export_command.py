@@ -20,7 +20,7 @@ from vidc.plugins.names import weights_path
 
 @dataclass(frozen=True)
 class ExportedFiles:
-    """One component's files, by their names in the folder, and the weights they refer to."""
+    """Paths in the folder of one component's ONNX graph, program and weights."""
 
     component: str
     precision: str

@@ -1,4 +1,4 @@
-"""Stage ``golden``: the outputs of PyTorch eager on the bundle's weights."""
+"""Stage ``golden``: records what PyTorch eager computes with the bundle's weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,19 +17,22 @@ from vidc.plugins.names import TOKENIZER, weights_path
 
 @dataclass(frozen=True)
 class PlayGolden(Stage):
-    """Writes ``golden/``: eager in float32 and, where they differ, in the model's precisions.
+    """Writes ``golden/``: results in float32 and, unless that is the precision, in the model's own.
+
+    The float32 results are the reference. The others show PyTorch's own error at the model's
+    precisions, which the limits of some gates are multiples of.
 
     Attributes:
-        model: that plays.
-        precisions: of its weights groups.
-        scenario: what is played.
-        prompts: texts before and after its switch, for a model with a text encoder.
-        device_type: where, ``cpu`` or ``cuda``; float32 is float32 there, not TF32.
+        model: model that runs.
+        precisions: precision of each weights group.
+        scenario: the blocks and the prompt switch.
+        prompts: texts before and after the switch, for a model with a text encoder.
+        device_type: where PyTorch runs, ``cpu`` or ``cuda``; TF32 is off.
         target: the GPU, as JSON; None for a CPU.
     """
 
     name = "golden"
-    portable = False  # PyTorch plays on the target.
+    portable = False  # PyTorch runs on the target.
 
     model: Family
     precisions: Mapping[str, str]
@@ -45,7 +48,7 @@ class PlayGolden(Stage):
 
     @property
     def _narrow(self) -> tuple[str, ...]:
-        """Weights groups in fp16 that were not asked for in it."""
+        """Weights groups in fp16 whose parts use fp16 instead of bf16 on a GPU."""
         return tuple(
             group
             for group, precision in self.precisions.items()
@@ -69,11 +72,11 @@ class PlayGolden(Stage):
         )
 
     def run(self, workspace: Workspace) -> None:
-        """Plays the scenario.
+        """Runs the scenario in PyTorch.
 
         Raises:
             UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
-            GateError: ``VIDC-BUILD-HEADROOM``.
+            GateError: ``VIDC-BUILD-HEADROOM``, activations come near the largest value of fp16.
         """
         import torch
 
@@ -90,7 +93,7 @@ class PlayGolden(Stage):
         device, eager, rollout = torch.device(self.device_type), None, None
         exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         with exact, growing_segments(), gpu_faults(device):
-            # The float32 engines are gone before the next ones are made.
+            # The float32 engines are freed before the next ones are made.
             inputs, reference, activations = play_in_float32(
                 self.model, weights, tokenizer, self.scenario, self.prompts, device, self._narrow
             )

@@ -1,4 +1,4 @@
-"""Stage ``golden:quantized``: golden data again, with PyTorch eager in a recipe's numbers."""
+"""Stage ``golden:quantized``: golden data of the quantized model in PyTorch eager."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,19 +13,20 @@ from vidc.plugins.names import weights_path
 
 @dataclass(frozen=True)
 class PlayQuantized(Stage):
-    """Writes golden data whose record of PyTorch eager is that of the quantized model.
+    """Writes the golden data again, with the results of the quantized model in PyTorch.
 
-    It runs the modules that are exported. Their weights and scales are computed from the
-    calibration, not read from the engines' files: the engines are held to a multiple of this error.
+    It runs the quantized modules that are exported. Their weights and scales are computed anew from
+    the calibration and not read from the engines' files, so that a fault in those files shows:
+    the limits of some gates are multiples of the error found here.
 
     Attributes:
-        exact: the stage that played the same in high precision.
-        formats: of its layers.
-        calibration: the stage that gives the ranges; None if the formats need none.
+        exact: the stage that ran the same scenario in high precision.
+        formats: formats of the quantized layers.
+        calibration: stage that provides the ranges; None if the formats need none.
     """
 
     name = QUANTIZED_STAGE
-    portable = False  # PyTorch plays on the target.
+    portable = False  # PyTorch runs on the target.
 
     exact: PlayGolden
     formats: Quantization
@@ -38,7 +39,7 @@ class PlayQuantized(Stage):
         return (Input(self.exact.name), *self.exact.inputs, *ranges)
 
     def key(self) -> Key:
-        """Returns the key; the scenario and the prompts reach it by the golden data."""
+        """Returns the key; scenario and prompts are in it through the golden data, an input."""
         return replace(
             self.exact.key(),
             entries=(__name__, *model_modules(self.exact.model)),
@@ -50,10 +51,10 @@ class PlayQuantized(Stage):
         )
 
     def run(self, workspace: Workspace) -> None:
-        """Plays the golden scenario.
+        """Runs the scenario of the golden data in PyTorch.
 
         Raises:
-            GateError: ``VIDC-CALIBRATION-RANGE``, ranges cut off what the model computes.
+            GateError: ``VIDC-CALIBRATION-RANGE``, static ranges clip too much of an input.
             UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
         """
         import torch

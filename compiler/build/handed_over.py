@@ -1,4 +1,4 @@
-"""Opens a portable build folder, which is trusted in nothing, and finishes its build."""
+"""Opens a portable build folder, trusts nothing in it, and finishes its build."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from vidc.runtime.integrity import verify_files
 
 @dataclass(frozen=True)
 class HandedOver:
-    """A portable build folder that was read and fits this vidc.
+    """A portable build folder whose document was checked and that this vidc can finish.
 
     Attributes:
         folder: an absolute path.
@@ -47,17 +47,17 @@ def is_portable(path: Path) -> bool:
 
 
 def open_portable(folder: Path) -> HandedOver:
-    """Opens a folder, and checks its files and that its stages are those of its settings.
+    """Opens a folder and checks its files, and that its stages match its settings.
 
-    All files are compared by size, files below 1 MiB with their digests; larger ones are compared
-    when they are copied.
+    The sizes of all files are compared, and the digests of files below 1 MiB. ``Place`` compares
+    the digests of all files when it copies them.
 
     Raises:
         VidcError: what ``read_portable``, ``recorded_settings``, ``stages`` and ``verify_files``
             raise.
-        UnavailableError: ``VIDC-PORTABLE-SOURCES``, other sources made it; ``VIDC-PORTABLE-TORCH``,
-            a newer torch did.
-        GateError: ``VIDC-PORTABLE-STAGES``, it was made for other settings than it says.
+        UnavailableError: ``VIDC-PORTABLE-SOURCES``, it was made by vidc with other source code;
+            ``VIDC-PORTABLE-TORCH``, by a newer torch.
+        GateError: ``VIDC-PORTABLE-STAGES``, its stages do not match its settings.
     """
     document = read_portable(folder)
     settings = recorded_settings(document.settings, document.origins, "build.settings")
@@ -74,7 +74,7 @@ def open_portable(folder: Path) -> HandedOver:
 
 
 def _check_sources(folder: Path, document: Document, keys: Mapping[str, Key]) -> None:
-    """Refuses results of other sources than those installed here."""
+    """Refuses results of other source code than is installed here."""
     for name, output in document.stages.items():
         if output.components.sources != source_digest(keys[name].entries):
             raise UnavailableError(
@@ -119,9 +119,10 @@ def _check_torch(folder: Path, tools: Mapping[str, str]) -> None:
 
 
 def rest(given: HandedOver) -> Build:
-    """Returns the build of a bundle that another machine began.
+    """Returns the build that finishes a bundle which another machine began.
 
-    Its stage keys are those of a whole build.
+    Portable stages are imported from the folder; the others run here. The bundle records the keys
+    that a whole build on one machine has.
     """
     settings = given.settings
     chosen: list[Stage] = [

@@ -1,4 +1,8 @@
-"""Portable build folder: results of the portable stages, for the machine with the GPU."""
+"""Portable build folder: results of the stages that need no GPU.
+
+A machine without the target's GPU begins a build and leaves this folder; ``handed_over`` finishes
+the build on a machine with the GPU.
+"""
 
 import json
 import shutil
@@ -125,11 +129,11 @@ def read_portable(folder: Path) -> Document:
 
 @dataclass(frozen=True)
 class Handover(Publication):
-    """Writes a portable build folder.
+    """Last step of a build without the GPU: writes the portable build folder.
 
     Attributes:
-        settings: of the build.
-        stages: whose results it holds.
+        settings: settings of the build.
+        stages: names of the portable stages, whose results are copied to the folder.
     """
 
     name = "portable"
@@ -155,7 +159,10 @@ class Handover(Publication):
         return Key((), self.settings.to_json())
 
     def components(self, results: Mapping[str, Finished], digests: DigestMemory) -> dict[str, Json]:
-        """Returns all that the folder depends on: of results their keys, which it holds as well."""
+        """Returns the components of the key; inputs are the keys of the results.
+
+        Digests of their files, as for other steps, would not do: the folder records the keys too.
+        """
         keys = {name: sha256_json(result.components) for name, result in results.items()}
         return {**super().components({}, digests), "inputs": keys}
 
@@ -199,9 +206,10 @@ class Handover(Publication):
 
 
 def begun(settings: Settings, sources: Sources) -> Build:
-    """Returns the portable part of a build, which leaves a folder for another machine.
+    """Returns the portable part of a build, which writes a folder for another machine.
 
-    Refused with ``VIDC-ENV-BACKEND`` if the backend compiles on any machine but is not installed.
+    The build can only be planned (``Build.refused``, ``VIDC-ENV-BACKEND``) if the backend compiles
+    on any machine but is not available on this one.
 
     Raises:
         VidcError: what ``stages`` raises.

@@ -1,4 +1,4 @@
-"""Stage ``kernel``: compiles a kernel that engines call; it needs no GPU."""
+"""Stage ``kernel``: compiles a kernel that AOTInductor engines call, without a GPU."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -1,4 +1,4 @@
-"""Adds the Python line to a backend's error about a graph."""
+"""Adds the line of the model's Python source to a backend's error about a graph."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ def naming_lines(settings: Settings) -> Iterator[None]:
     Exported graphs have no line numbers, so the component is exported once more with them.
 
     Raises:
-        BuildError: a GraphError's code and message, with the line behind it.
+        BuildError: with the GraphError's code, and its message followed by the line.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def _line(error: GraphError, settings: Settings) -> str | None:
         translated, _ = translated_program(
             made.program, signature, ONNXRUNTIME
         )  # The portable graph.
-    # Results go by the names of the signature, as in the graph.
+    # In a backend's graph, outputs have the names of the signature, not those of the nodes.
     (results,) = translated.graph.output_node().args
     nodes = {node.name: node for node in translated.graph.nodes}
     nodes |= dict(zip(signature.graph_outputs(), results, strict=True))

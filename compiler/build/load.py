@@ -26,11 +26,11 @@ class Load(Stage):
         part: part that the weights belong to.
         family: family of the model, with the layouts that a checkpoint may have.
         precision: precision of the written weights.
-        weights: a checkpoint, or the seed of random weights; None if another machine loaded
-            them: the stage then does not run, and its key omits the checkpoint.
+        weights: a checkpoint, or the seed of random weights. None if another machine loaded
+            them: this stage then does not run, and its key omits the checkpoint.
         loras: LoRAs to merge into the checkpoint.
         tokenizer: tokenizer to write beside the weights, for a part that needs one.
-        ema: True to take the moving average of a checkpoint.
+        ema: True to take the moving average (EMA) of the weights from the checkpoint.
     """
 
     part: Part
@@ -106,22 +106,22 @@ class Load(Stage):
 
 
 def loaded_input(part: Part, *more: str) -> Input:
-    """Returns the weights of a part and its files, without their source, as an input of a stage.
+    """Returns a stage's input: a part's weights and other files, but not ``source.json``.
 
     Args:
-        part: that is loaded.
-        more: files that are consumed as well.
+        part: the loaded part.
+        more: further files of the load stage that are read.
     """
     return Input(f"load:{part.group}", (weights_path(part.group), *part.files, *more))
 
 
 def labeled(label: str, files: Iterable[Path]) -> dict[str, Path]:
-    """Returns files that a stage consumes, by what they are for and their names."""
-    # Names count: where the weights came from is told by them.
+    """Returns the files that a stage reads by ``<label>.<file name>``, for its key."""
+    # File names are part of the key because the recorded source of the weights has them.
     return {f"{label}.{file.name}": file for file in files}
 
 
 def read_source(folder: Path) -> dict[str, Any]:
-    """Returns where the weights in a result of this stage came from, and the ``digest`` of them."""
+    """Returns ``source.json`` of a load stage: origin of the weights, and their ``digest``."""
     source: dict[str, Any] = json.loads((folder / SOURCE_NAME).read_text())
     return source

@@ -1,4 +1,7 @@
-"""Stage ``package``: assembles the stages' results to a bundle and validates it in staging."""
+"""Step ``package``: assembles a bundle from the stages' results and validates it.
+
+Both happen in a staging folder, which is published only if the validation passes.
+"""
 
 import json
 import shutil
@@ -67,14 +70,14 @@ class Package(Publication):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The parts, and the sources of quantized weights, which the manifest records."""
+        """The copied stages, and ``source.json`` of quantized groups, for the manifest."""
         quantized = [g for g, stage in self.weights.items() if stage != f"load:{g}"]
         sources = (Input(f"load:{group}", (SOURCE_NAME,)) for group in quantized)
         return (*(Input(part) for part in self.parts), *sources)
 
     def key(self) -> Key:
         """Returns the key: all settings, and the files that decide gates and report."""
-        package = find_spec(LOADERS)  # It stays unimported: a build runs no engine here.
+        package = find_spec(LOADERS)  # Finds the package without importing it.
         assert package is not None
         loaders = iter_modules(package.submodule_search_locations)
         return Key(
@@ -126,7 +129,7 @@ class Package(Publication):
         manifest.write_manifest(_validated(document, passed, staging), staging)
 
     def _assemble(self, workspace: Publishing) -> dict[str, manifest.BundleFile]:
-        """Copies the inputs; returns the sizes and digests that the store recorded of the files."""
+        """Copies the files of the stages; returns their sizes and digests as the store has them."""
         entries = {}
         for part in self.parts:
             result = workspace.results[part]
@@ -180,7 +183,7 @@ class Package(Publication):
         )
 
     def _calibration(self, results: Mapping[str, Result]) -> dict[str, Any] | None:
-        """Returns the calibration's own document, where its ranges were used."""
+        """Returns the document of the calibration; None if the recipe needs no ranges."""
         if self.calibration is None:
             return None
         found: dict[str, Any] = json.loads((results[self.calibration].path / DOCUMENT).read_text())
@@ -188,10 +191,10 @@ class Package(Publication):
 
 
 def _entry(copy: Path, recorded: File) -> manifest.BundleFile:
-    """Returns what the store recorded of a file, with the digests of its chunks if it is large.
+    """Returns a file's size and digest as the store recorded them, and chunk digests if large.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-ALTERED``, the copy is another file.
+        GateError: ``VIDC-BUNDLE-ALTERED``, a large file's copy differs from the record.
     """
     if recorded.size <= manifest.CHUNK_BYTES:
         return manifest.BundleFile(recorded.size, recorded.sha256, ())
@@ -260,7 +263,7 @@ def validate_staged(staging: Path, place: Path) -> manifest.Validation:
 def _validated(
     document: manifest.Manifest, passed: manifest.Validation, staging: Path
 ) -> manifest.Manifest:
-    """Returns the manifest after a validation that passed; writes its record."""
+    """Adds the report and the passed validation to the manifest; writes the bundle's record."""
     files = {**document.files, REPORT: file_entry(staging / REPORT)}
     document = replace(document, files=files, validation=passed)
     Record.of(document).write(staging)

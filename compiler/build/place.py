@@ -1,4 +1,4 @@
-"""Stage of a build that another machine began: imports the output of a stage that ran there."""
+"""Import of a stage's output from a portable build folder that another machine wrote."""
 
 import hashlib
 import json
@@ -16,27 +16,30 @@ from vidc.runtime.pickles import open_package, refuse_pickles
 
 _CHUNK = 2**22
 _CALLED = frozenset({"target", "as_operator"})
+"""Fields of a graph that name a function to call."""
 _OPERATOR = re.compile(
     r"torch\.ops\.(aten|vidc)\.((?!__)\w+|__(and|or|xor)__)\.(?!__)\w+"
     r"|torch\.ops\.higher_order\.auto_functionalized_v2"
     r"|_operator\.getitem"
 )
+"""Names that may be called: operators of PyTorch and vidc."""
 _EVALUATED = frozenset({"expr_str", "guards_code", "range_constraints"})
+"""Fields of a graph that PyTorch evaluates or compiles; they have no value in a static graph."""
 _MAX_GRAPH_BYTES = 2**28
 
 
 @dataclass(frozen=True)
 class Place(Stage):
-    """Copies a stage's output and checks it.
+    """Copies the output of a stage that another machine ran, and checks it.
 
-    Its key is the content of the files. Under the recorded key, the store would take an unverified
-    output for the result that this machine would compute from the same inputs.
+    Its result does not get the key that the other machine recorded: the store would then take the
+    imported files for a result that was computed here from the same inputs.
 
     Attributes:
         stage: name of the stage that ran.
         source: folder of its output.
-        recorded: recorded key.
-        files: sizes and digests by path.
+        recorded: the key that the other machine recorded.
+        files: recorded sizes and digests by path.
     """
 
     stage: str
@@ -50,7 +53,7 @@ class Place(Stage):
         return self.stage
 
     def key(self) -> Key:
-        """Returns the key: the digests of the files."""
+        """Returns the key: the recorded key and the digests of the files."""
         digests = {path: entry.sha256 for path, entry in self.files.items()}
         return Key((__name__,), {"recorded": self.recorded, "files": digests})
 
@@ -94,7 +97,7 @@ def _copy(source: Path, target: Path) -> FileEntry:
 
 
 def refuse_code(program: Path) -> None:
-    """Refuses an exported program, ``.pt2``, that has pickles or does more than call operators.
+    """Refuses an exported program (``.pt2``) that has pickles or does more than call operators.
 
     PyTorch resolves the names in a program in its own modules, evaluates symbolic expressions and
     compiles guards. Programs that vidc exports only call operators, and are static.
@@ -119,7 +122,7 @@ def _check_graph(program: Path, archive: Archive, name: str) -> None:
 
 
 def _check_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object of a graph; ValueError for a field that does more than call an operator."""
+    """Returns a JSON object of a graph; raises ValueError for a field that could run other code."""
     for name, value in pairs:
         if name in _CALLED and isinstance(value, str) and not _OPERATOR.fullmatch(value):
             raise ValueError(f"it calls {value[:80]!r}, which is no operator")

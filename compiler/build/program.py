@@ -1,4 +1,4 @@
-"""A component's program as a build makes it for a backend, with the lines that it comes from."""
+"""A component's program as a backend compiles it, with the Python lines of its nodes."""
 
 import re
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ class ComponentProgram:
     """A component's program as a backend compiles it.
 
     Attributes:
-        name: the component's.
-        program: without values of its weights; nodes have the lines of Python they come from.
-        signature: with the states that the program has.
-        aligned: the component's.
+        name: name of the component.
+        program: the program, without values of weights; its nodes keep their Python lines.
+        signature: the component's tensors.
+        aligned: as ``Component.aligned``.
     """
 
     name: str
@@ -43,11 +43,12 @@ class ComponentProgram:
 def component_program(settings: Settings, name: str) -> ComponentProgram:
     """Exports a component once more, quantized as its backend takes it.
 
-    Exported graphs hold no lines, or a blank line in the model's source would change every engine.
+    The graphs of stage ``export`` have no line numbers, so that a blank line in the model's source
+    does not change every graph and make a build compile every engine again.
 
     Args:
-        settings: of the build.
-        name: of the component.
+        settings: settings of the build.
+        name: name of the component.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-GRAPH``.
@@ -64,7 +65,10 @@ def component_program(settings: Settings, name: str) -> ComponentProgram:
 
 
 def python_line(node: Node) -> str | None:
-    """Returns the innermost line outside PyTorch and quantized modules that a node has kept."""
+    """Returns a node's innermost line outside PyTorch and, if possible, quantized modules.
+
+    Returns None if the node has no stack trace of such a line.
+    """
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not Path(frame[0]).is_relative_to(_TORCH)]
     own = [frame for frame in own if Path(frame[0]) not in _OPERATORS] or own

@@ -1,4 +1,4 @@
-"""Stage ``quantize:<group>``: weights in 8 bits and scales, from a calibration."""
+"""Stage ``quantize:<group>``: quantizes weights to 8 bits and computes scales."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from vidc.plugins.names import weights_path
 
 @dataclass(frozen=True)
 class QuantizeWeights(Stage):
-    """Writes ``weights/<group>.safetensors``.
+    """Writes ``weights/<group>.safetensors`` with 8-bit weights and scales.
 
     Attributes:
         model: model with the quantized part.

@@ -15,10 +15,10 @@ class Sources:
 
     Attributes:
         checkpoints: a file or folder for each weights group.
-        loras: merged into the group that recipes are about.
-        seed: of random weights, for groups without a checkpoint.
-        tokenizer: of the part that needs one.
-        calibration: the folder of the ranges.
+        loras: LoRA files to merge into the quantized group.
+        seed: seed of random weights, for groups without a checkpoint.
+        tokenizer: tokenizer of the text encoder.
+        calibration: folder of a finished calibration; None to record ranges if a recipe needs them.
     """
 
     checkpoints: Mapping[str, Path]
@@ -28,7 +28,7 @@ class Sources:
     calibration: Path | None = None
 
     def weights(self, part: Part) -> Path | int:
-        """A part's checkpoint, or the seed of its random weights.
+        """Returns a part's checkpoint, or the seed of its random weights.
 
         Raises:
             UsageError: ``VIDC-BUILD-SOURCES``, there is neither, or no tokenizer for a part that

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vidc.compiler.quantize.apply import Quantization
 
 WORKERS = min(12, len(os.sched_getaffinity(0)))
-"""Most stages that run at once, about one for each component.
+"""Largest number of stages that run at once, about one for each component.
 
 Each uses about 1 GB and one thread."""
 
@@ -32,8 +32,8 @@ def stages(settings: Settings, sources: Sources | None) -> list[Stage]:
 
     Args:
         settings: what to build.
-        sources: origin of the weights; None if another machine ran the portable stages. Their keys
-            here then omit input files.
+        sources: origin of the weights; None if another machine ran the portable stages. Keys of
+            these stages then omit the files that the other machine read.
 
     Raises:
         UsageError: ``VIDC-BUILD-SOURCES``, ``VIDC-CALIBRATION-NEEDED``.
@@ -52,10 +52,10 @@ def stages(settings: Settings, sources: Sources | None) -> list[Stage]:
 
 
 def load_stage(settings: Settings, sources: Sources | None, group: str) -> Load:
-    """Returns the stage that writes the weights of a group.
+    """Returns the stage that loads a weights group and writes it in high precision.
 
     Raises:
-        UsageError: ``VIDC-BUILD-SOURCES``, nothing says where they come from.
+        UsageError: ``VIDC-BUILD-SOURCES``, no source of these weights is given.
     """
     model, precision = settings.model, settings.precision[group]
     part = model.parts[group]
@@ -94,13 +94,13 @@ def package_step(settings: Settings) -> Package:
 
 
 def slot(settings: Settings) -> str:
-    """Returns the name under which the store remembers a build, for ``--plan`` to compare."""
+    """Returns the name under which the store remembers a build, for ``--plan`` to compare with."""
     precision = "-".join(settings.named_precision(group) for group in settings.model.parts)
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
 
 
 def _calibration(settings: Settings) -> str | None:
-    """Returns the stage that gives the recipe its ranges; None if it takes none."""
+    """Returns the name of the stage that provides the recipe's ranges; None if it needs none."""
     if settings.quantization is None or not settings.quantization.calibrated:
         return None
     from vidc.compiler.build.calibrate import calibrate_name
@@ -109,7 +109,7 @@ def _calibration(settings: Settings) -> str | None:
 
 
 def _calibrate(settings: Settings, sources: Sources | None) -> list[Stage]:
-    """Returns the stage that gives the recipe its ranges, if it takes any."""
+    """Returns the stage that provides the recipe's ranges, if it needs any."""
     if _calibration(settings) is None:
         return []
     from vidc.compiler.build.calibrate import calibrate_stage
@@ -123,7 +123,7 @@ def _quantized(settings: Settings) -> tuple[str, ...]:
 
 
 def _export(settings: Settings, name: str) -> Export:
-    """Returns the stage that exports a component as the backend takes it."""
+    """Returns the stage that exports a component, with quantized layers if it has any."""
     made = export_stage(settings, name)
     if settings.quantized(made.part.group) is None:
         return made

@@ -14,7 +14,7 @@ SETTINGS = {
 }
 CACHE = "VIDC_CACHE"
 KNOWN = (*SETTINGS, CACHE, "VIDC_CUDA", "VIDC_TENSORRT_INCLUDE")
-"""Known variables. Only the CMake build of vidc's own kernels reads the last two."""
+"""Known variables. Only the build of the package itself, with its kernels, reads the last two."""
 _KUBERNETES = re.compile(
     r"VIDC_([A-Z0-9_]+_)?"
     r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
