@@ -1,4 +1,4 @@
-"""The command line: `main` holds the contract for scripts, each subcommand is a module."""
+"""The command line: `main` documents the exit statuses, each subcommand is a module."""
 
 import sys
 

@@ -25,7 +25,16 @@ _PROMPTS = 2
 
 @dataclass(frozen=True)
 class AnalysisOptions:
-    """Options of a sensitivity analysis."""
+    """Options of a sensitivity analysis.
+
+    Attributes:
+        analyze: True for ``--analyze``.
+        budget: ``--budget``, such as ``psnr=30`` or ``time=0.7``.
+        recipe: name or file of the analyzed recipe; None for the default.
+        target: ``--for``, whose times are predicted; None for the target of the settings.
+        requested_count: ``--analyze-prompts``; None for the default.
+        file: ``--recipe-file``; None for a name beside the calibration.
+    """
 
     analyze: bool
     budget: str | None
@@ -99,7 +108,7 @@ class AnalysisOptions:
 
 
 def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that ``AnalysisOptions`` holds, passed on together as ``options``."""
+    """Adds the options of ``AnalysisOptions``, passed on together as ``options``."""
 
     @click.option(
         "--analyze", is_flag=True,
@@ -136,7 +145,7 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tell_plan(plan: "Plan", settings: "Settings", prompts: int, decoded: bool) -> None:
-    """Prints what is analyzed, and the time if a CPU takes minutes."""
+    """Prints the analyzed layer groups, and how long a CPU takes if that is minutes."""
     from vidc.compiler.analyze.run import rollout_count
     from vidc.compiler.build.calibration_rollouts import scenario
     from vidc.compiler.validate.estimate import about, latents_seconds, rollout_seconds
@@ -159,7 +168,7 @@ def tell_plan(plan: "Plan", settings: "Settings", prompts: int, decoded: bool) -
 
 
 def write_recipe(analysis: "Analysis", file: Path) -> None:
-    """Writes the recipe of a budget, with the reasons as comments.
+    """Writes the recipe that was chosen for a budget, with a summary as comments.
 
     Raises:
         UsageError: ``VIDC-SENSITIVITY-OUTPUT``.

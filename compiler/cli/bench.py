@@ -119,7 +119,7 @@ def command(
 
 
 class _Bar:
-    """Progress bar that appears with the first round."""
+    """Progress bar that appears with the first round; ``stack`` ends it."""
 
     def __init__(self, rounds: int, stack: ExitStack) -> None:
         self._rounds = rounds

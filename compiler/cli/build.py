@@ -137,7 +137,7 @@ def _begin(
 def _finish(
     folder: Path, output: Path | None, sign: Path | None, plan_only: bool, as_json: bool
 ) -> None:
-    """Finishes a portable build."""
+    """Finishes a build that another machine began, from its portable folder."""
     from vidc.compiler.build.build import lacking
     from vidc.compiler.build.handed_over import open_portable, rest
 
@@ -156,7 +156,7 @@ def _finish(
 def _build(
     build: "Build", output: Path | None, sign: Path | None, plan_only: bool, as_json: bool
 ) -> None:
-    """Publishes a bundle and signs it, or says what would be done."""
+    """Publishes a bundle and signs it if there is a key; with ``--plan`` only prints the plan."""
     settings, cache = build.settings, cache_root(os.environ)
     output = output or _default(settings)
     if plan_only:
@@ -189,7 +189,7 @@ def _signed(bundle: Path, key: Path | None) -> "Manifest":
 
 
 def _is_folder(path: Path) -> bool:
-    """Returns True if PRESET is a portable build folder, or another folder."""
+    """Returns True if PRESET names a folder: a portable one, or any that is not a preset's name."""
     if not path.is_dir():
         return False
     from vidc.compiler.build.handed_over import is_portable
@@ -204,13 +204,14 @@ def _with_calibration(
     flags: Flags,
     weights: SourceOptions,
 ) -> "Sources":
-    """Returns the sources with a matching calibration, and prints what it quantizes.
+    """Returns the sources with the calibration, checked against the settings; prints the recipe.
 
     Without a folder the build records the ranges itself, on the preset's prompts.
 
     Raises:
-        UsageError: ``VIDC-CALIBRATION-NEEDED``, there is no text encoder to record with: with the
-            command that makes one; ``VIDC-CALIBRATION-UNUSED``; what ``read_calibration`` raises.
+        UsageError: ``VIDC-CALIBRATION-NEEDED``, there is no text encoder to record with; the hint
+            has a ``vidc calibrate`` command. ``VIDC-CALIBRATION-UNUSED``; what
+            ``read_calibration`` raises.
         GateError: ``VIDC-CALIBRATION-ZERO``.
         UnavailableError: ``VIDC-RECIPE-LOWERING``.
     """
@@ -239,7 +240,7 @@ def _with_calibration(
     if folder is None:
         _tell_calibration(settings, flags, weights)
         return sources
-    # The digest of the weights is known after loading; all else is checked before exports.
+    # The weights' digest is known, and compared, only after loading; all else is checked here.
     read = read_calibration(folder, settings.model)
     read.require_fits(settings.model, read.document.weights)
     require_heads(formats.attention, read)
@@ -247,7 +248,7 @@ def _with_calibration(
 
 
 def _tell_calibration(settings: Settings, flags: Flags, weights: SourceOptions) -> None:
-    """Prints that the build records ranges itself, and the time if it is minutes.
+    """Prints that the build records ranges itself, and how long a CPU takes if it is minutes.
 
     Raises:
         UsageError: ``VIDC-CALIBRATION-NEEDED``; what ``build_prompts`` raises.
@@ -275,7 +276,7 @@ def _tell_calibration(settings: Settings, flags: Flags, weights: SourceOptions) 
 
 
 def _tell_recipe(settings: Settings) -> None:
-    """Prints the chosen recipe and why; for a named one, the target's notes."""
+    """Prints the chosen recipe and the reason; the target's notes too if it is not the default."""
     quantized = settings.quantization
     assert quantized is not None
     origin = settings.origins["quantization.recipe"]
@@ -342,7 +343,7 @@ def _default(settings: Settings) -> Path:
 
 
 def _print_built(built: "Built", folder: Path, where: Mapping[str, str], as_json: bool) -> None:
-    """Prints the folder, or what JSON says of it with the stages."""
+    """Prints the folder; with ``--json``, ``where`` and the stages."""
     if as_json:
         stages = [vars(stage) for stage in built.stages]
         print_json({**where, "hit": built.stages[-1].hit, "stages": stages})

@@ -148,7 +148,13 @@ def _print(
 
 
 def tell_rollouts(settings: "Settings", prompts: int, fewer: str) -> None:
-    """Prints the time if a CPU takes minutes for the rollouts, and how to play fewer."""
+    """Prints how long a CPU takes for the rollouts if that is minutes.
+
+    Args:
+        settings: settings of the model.
+        prompts: number of rollouts.
+        fewer: text that says how to run fewer.
+    """
     from vidc.compiler.build.calibration_rollouts import scenario
     from vidc.compiler.validate.estimate import about, latents_seconds
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vidc.runtime.programs.spec import ProgramSpec
 
 _LOW, _FULL, _ACTIONS = "low_res.npy", "full_res.npy", "act.npy"
-"""Files of a state, under the names that DIAMOND's ``spawn`` folders give them."""
+"""Files of a start state, named as in DIAMOND's ``spawn`` folders."""
 _CODE = "VIDC-RUN-CONTROLS"
 
 
@@ -24,7 +24,7 @@ class Controls:
     Attributes:
         actions: a row for each frame; None if none are given.
         start: a picture, uint8 ``[1, H, W, 3]``; None if none is given.
-        state: arrays of a state by file name; empty if none are given.
+        state: arrays of a start state by file name; empty if none is given.
     """
 
     actions: "Tensor | None" = None
@@ -50,18 +50,18 @@ class Controls:
             session.act(row)
 
     def before(self, session: Any, block: int) -> None:
-        """Sets the action of a frame."""
+        """Sets the action of a block, which is one frame."""
         if self.actions is not None:
             session.act(self.actions[block])
 
 
 @dataclass(frozen=True)
 class ControlOptions:
-    """Files on the command line.
+    """Files on the command line; None where an option is not given.
 
     Attributes:
-        actions: a row for each frame.
-        start: a folder of a state, or an image.
+        actions: file of the actions, a row for each frame.
+        start: a folder with a start state, or an image.
     """
 
     actions: Path | None

@@ -10,6 +10,7 @@ from vidc.compiler.cli.output import columns, json_option, print_json, print_tex
 from vidc.compiler.doctor.probes import Status, examine, verdict
 
 ENVIRONMENT = 3
+"""Exit status if something is not available on this machine."""
 
 
 @click.command(cls=Command)

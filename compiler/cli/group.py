@@ -1,4 +1,4 @@
-"""The `vidc` command, which imports subcommands lazily, and what these share."""
+"""The `vidc` command, which imports subcommands lazily, and options that several of them share."""
 
 import importlib
 import pkgutil
@@ -48,7 +48,7 @@ HELP = {
 
 
 class Command(click.Command):
-    """Command whose options have one value each, or are lists."""
+    """Command that refuses an option given twice, unless the option takes a list."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuses an option given twice; click would silently take the last value."""
@@ -70,13 +70,13 @@ def _single(option: click.Option) -> bool:
 
 
 class Group(click.Group):
-    """Group of such commands."""
+    """Group whose subcommands are of class ``Command``."""
 
     command_class = Command
 
 
 def taken(kind: type[Options], given: dict[str, Any]) -> Options:
-    """Takes the parameters that a dataclass has as fields out of ``given``; returns the object."""
+    """Removes a dataclass's fields from ``given`` and returns an object with their values."""
     return kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
@@ -86,7 +86,7 @@ class Invocation:
 
     Attributes:
         verbose: True if errors come with a traceback and tables with every row.
-        streams: restores stderr when it is closed.
+        streams: restores a silenced stderr on exit.
     """
 
     verbose: bool = False
@@ -98,7 +98,7 @@ class Invocation:
 
 
 def command_names() -> list[str]:
-    """Returns the subcommands: modules beside this one with a help line."""
+    """Returns the subcommands: the modules of this package that have a line in ``HELP``."""
     modules = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
     return sorted(modules & HELP.keys())
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageInputs:
-    """Arguments of ``Session.condition``; empty for a bundle that takes no image."""
+    """Arguments for the session's ``condition``; empty for a bundle that takes no image."""
 
     given: dict[str, Any] = field(default_factory=dict)
 
@@ -33,12 +33,12 @@ class ImageInputs:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """An image on the command line, and how it moves; None where an option is not given.
+    """Image options on the command line; None where an option is not given.
 
     Attributes:
-        image: picture's file.
+        image: file of the picture.
         image_embeds: file of its CLIP embedding.
-        motion: motion bucket.
+        motion: Stable Video Diffusion's motion bucket, larger for more motion.
         noise_aug: standard deviation of the noise that the encoded image gets.
     """
 

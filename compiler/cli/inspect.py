@@ -320,7 +320,7 @@ def _plan_text(found: "InspectedPlan") -> str:
 
 
 def _engine_head(found: "InspectedPlan") -> list[tuple[str, ...]]:
-    """Returns the source of the layers and their memory."""
+    """Returns rows on kernels and memory, and the reason if the plan was not loaded."""
     engine = found.engine
     rows = []
     if engine is None:
@@ -346,7 +346,7 @@ def _layers_text(title: str, layers: dict[str, dict[str, int]]) -> str:
 
 
 def _kernels(found: "InspectedPlan") -> int | None:
-    """Returns how many attentions are one fused kernel."""
+    """Returns the number of attentions that are one fused kernel; None if it is not known."""
     if found.engine is None:
         return found.plan.fused_attentions
     return sum(layer.is_attention for layer in found.engine.layers)

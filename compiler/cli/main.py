@@ -39,7 +39,7 @@ def _status(arguments: Sequence[str], interrupts: Interrupts) -> int:
     try:
         return _run(arguments, interrupts)
     except BaseException as error:
-        # A library that an interrupt arrives in may raise an error of its own.
+        # A library may turn the interrupt into an error of its own.
         if not interrupts.received and not isinstance(error, click.Abort | KeyboardInterrupt):
             raise
         click.echo("interrupted", err=True)
@@ -49,8 +49,8 @@ def _status(arguments: Sequence[str], interrupts: Interrupts) -> int:
 def _run(arguments: Sequence[str], interrupts: Interrupts) -> int:
     invocation = Invocation()
     try:
-        # Without standalone mode click returns what `Context.exit` was given, or the command's
-        # own result, which carries no status.
+        # With standalone_mode=False, click returns the status given to `Context.exit`, or else the
+        # command's result, which is no status.
         with invocation.streams:
             status = root.main(
                 list(arguments), prog_name="vidc", standalone_mode=False, obj=invocation
@@ -76,7 +76,7 @@ def _shown(error: Exception) -> VidcError:
     if isinstance(error, VidcError):
         return error
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        # Nobody looks at a path's length before the system does.
+        # No earlier check limits the length of a path.
         name = f"{error.filename!s:.80}"
         return UsageError("VIDC-CLI-USAGE", f"{name}… is too long for a path", "check the path")
     return _coded(error) if isinstance(error, click.ClickException) else _internal(error)

@@ -14,7 +14,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def complete(names: Callable[[], Mapping[str, str]], *, or_file: bool = False) -> Complete:
-    """Returns a ``shell_complete`` for click that offers names in any case of letters.
+    """Returns a ``shell_complete`` for click that offers names and ignores upper and lower case.
 
     Args:
         names: makes the known names, each with a line of help; called when a shell asks.

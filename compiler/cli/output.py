@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Characters of a line of a plan."""
 NARROWEST = 24
+"""Smallest width in characters that a column is wrapped to."""
 COLORS = {
     "green": ("passed", "good", "HIT", "faster"),
     "yellow": ("warning", "missing", "MISS", "STALE", "UNKNOWN"),
@@ -28,7 +29,7 @@ COLORS = {
 _STATUS = re.compile(
     rf"(?:(?<=  )|^)({'|'.join(word for words in COLORS.values() for word in words)})(?=  |$)", re.M
 )
-"""A status that is a cell of its own."""
+"""A status that fills a cell of a table."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -50,11 +51,11 @@ def print_json(document: Mapping[str, Any], schema: int = 1) -> None:
 def print_text(text: str) -> None:
     """Prints a result.
 
-    A reader that has gone away (``vidc ... | head -1``) changes nothing: the rest of stdout is
-    dropped and the command ends with its own exit code. So does a closed stdout (``vidc ... >&-``).
+    If the reader is gone (``vidc ... | head -1``) or stdout is closed (``vidc ... >&-``), the rest
+    of the output is dropped and the command still ends with its own exit code.
 
     Raises:
-        UnavailableError: ``VIDC-CLI-STDOUT``.
+        UnavailableError: ``VIDC-CLI-STDOUT``, stdout cannot be written, as on a full disk.
     """
     if sys.stdout is None:
         return
@@ -73,7 +74,7 @@ def print_text(text: str) -> None:
 
 
 def _drop_stdout() -> None:
-    """Lets whatever is still written to stdout disappear."""
+    """Drops everything that is written to stdout from here on."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Prompts:
-    """Prompts of a video by the block that they begin at: texts or embeddings."""
+    """Prompts of a video, texts or embeddings, by the number of the block they begin at."""
 
     given: "dict[int, Tensor | str]" = field(default_factory=dict)
 
     def begin(self, session: Any) -> None:
-        """Embeds all prompts, prints which were cut, and sets the first."""
+        """Embeds all prompts, warns of truncated ones, and sets the first."""
         with warnings.catch_warnings(record=True) as cut:
             warnings.simplefilter("always")
             self.given = {block: session.embeds(prompt) for block, prompt in self.given.items()}
@@ -45,8 +45,8 @@ class PromptOptions:
     Attributes:
         prompt: text of the first prompt.
         prompt_embeds: file of its embeddings.
-        switches: ``BLOCK:PROMPT``.
-        switch_embeds: ``BLOCK:FILE``.
+        switches: later prompts as ``BLOCK:PROMPT``, where BLOCK is the first block of the prompt.
+        switch_embeds: later prompts as ``BLOCK:FILE``, with embeddings.
     """
 
     prompt: str | None
@@ -103,7 +103,7 @@ class PromptOptions:
 
 
 def read_embeds(path: Path, spec: "ProgramSpec") -> "Tensor":
-    """Returns the only tensor of a safetensors file, with a batch dimension.
+    """Returns the only tensor of a safetensors file; ``[L, E]`` becomes ``[videos, L, E]``.
 
     Raises:
         UsageError: ``VIDC-PROMPT-FILE``.

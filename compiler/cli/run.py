@@ -32,7 +32,7 @@ class Clock:
         self._blocks = self._following = 0
 
     def tick(self, frames: int) -> None:
-        """Takes the time when this many more frames are on the host."""
+        """Takes the time after this many more frames arrived on the host."""
         self._last = time.perf_counter()
         if self._blocks:
             self._following += frames
@@ -42,7 +42,7 @@ class Clock:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Seconds to the first frames, loading included, and frames per second after them."""
+        """Seconds to the first frames, loading included, and then frames per second, or None."""
         seconds = self._last - self._first
         rate = round(self._following / seconds, 2) if self._following else None
         first = round(self._first - self._started, 3)
@@ -54,13 +54,13 @@ class Clock:
 
 
 class Inputs(Protocol):
-    """Inputs of a session besides its noise; they do nothing for other programs."""
+    """Inputs of one kind, such as prompts; without effect if the bundle does not take them."""
 
     def begin(self, session: Any) -> None:
-        """Sets what a video starts from."""
+        """Sets the inputs that a video starts with."""
 
     def before(self, session: Any, block: int) -> None:
-        """Sets what changes at a block."""
+        """Sets the inputs that change at a block, before it is generated."""
 
 
 @click.command(cls=Command)
@@ -206,7 +206,10 @@ def _blocks(
     done: Callable[[], object],
     inputs: tuple[Inputs, ...],
 ) -> "Iterator[Callable[[], Tensor]]":
-    """Yields the first block's frames at once, and others once the next block is queued.
+    """Yields functions that return the frames of each block, as ``Session.fetch`` does.
+
+    The first block comes at once. A later block comes after the next one is queued, so that the
+    GPU stays busy while its frames are written.
 
     Args:
         session: ready for its first block.
@@ -228,7 +231,7 @@ def _blocks(
 
 
 def _length(blocks: int | None, frames: int | None, rows: int | None, spec: "ProgramSpec") -> int:
-    """Returns the number of blocks: of --blocks or --frames, of the actions, or the default.
+    """Returns the number of blocks, from --blocks, --frames, the actions or the default.
 
     Raises:
         UsageError: ``VIDC-RUN-LENGTH``, both lengths are given, or there are fewer actions.

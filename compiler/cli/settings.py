@@ -30,8 +30,11 @@ class Flags:
         """Resolves flags, environment and presets to settings.
 
         Args:
-            recipe: ``--recipe``.
-            engines: True if engines are built; graphs alone need no backend.
+            recipe: ``--recipe``; None if it is not given.
+            engines: True if engines are built; False to export graphs, which need no backend.
+
+        Raises:
+            VidcError: as ``vidc.compiler.config.resolve.resolve``.
         """
         return resolve(
             self.preset,

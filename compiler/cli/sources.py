@@ -17,9 +17,9 @@ from vidc.plugins.errors import UsageError
 
 ModelT = TypeVar("ModelT", bound=Family)
 _HUB = "hf:"
-"""Start of the name of a file of the Hugging Face Hub."""
+"""Prefix of references to files of the Hugging Face Hub."""
 _DEMO = Path("demo")
-"""Name of the demo's weights, which the package ``vidc-demo`` has, and a checkout."""
+"""Name for the demo's weights, which come with the package ``vidc-demo`` or a checkout."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,11 @@ class SourceOptions:
     """Sources of weights on the command line.
 
     Attributes:
-        checkpoint: of the part that recipes are about, or a folder with one for each part.
+        checkpoint: checkpoint of the main network, which is the quantized group, or a folder with a
+            checkpoint for each part.
         parts: checkpoints of single parts by weights group.
-        loras: merged into the part that recipes are about.
-        random_weights: seed in place of checkpoints.
+        loras: LoRA files to merge into the main network.
+        random_weights: seed of random weights in place of checkpoints.
     """
 
     checkpoint: Path | None = None
@@ -47,11 +48,12 @@ class SourceOptions:
         """Returns the model with the sizes read from the sources, and the sources.
 
         Args:
-            model: whose weights they are.
-            decoded: True if the part that makes frames is needed.
+            model: model that the weights are for.
+            decoded: True if weights of the decoder, which makes frames, are required.
 
         Raises:
-            UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
+            UsageError: ``VIDC-BUILD-SOURCES``, a part has no source or options contradict each
+                other; ``VIDC-CHECKPOINT-MISSING``.
             VidcError: as ``Family.with_texts`` and ``fetch``.
         """
         if (located := self._located()) is not self:
@@ -72,7 +74,10 @@ class SourceOptions:
         return model, replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer)
 
     def _located(self) -> "SourceOptions":
-        """Returns the options with files in place of names; self without any."""
+        """Returns the options with ``hf:`` references and ``demo`` replaced by local paths.
+
+        Returns self if there are none.
+        """
         given = (self.checkpoint, *self.parts.values(), *self.loras)
         named = self.checkpoint == _DEMO and not _DEMO.exists()
         if not named and not any(str(path).startswith(_HUB) for path in given):
@@ -85,7 +90,7 @@ class SourceOptions:
         )
 
     def _check_configs(self, model: Family, sources: Sources) -> None:
-        """Compares the configs beside the checkpoints with the model."""
+        """Refuses checkpoints whose config files contradict the model."""
         if self.checkpoint is None:
             return
         from vidc.exporters.checkpoint.config_file import require_config, require_pipeline
@@ -134,7 +139,7 @@ class SourceOptions:
 
 
 def _local(path: Path) -> Path:
-    """Returns the path, or where a reference such as ``hf:ORG/NAME:FILE`` is downloaded."""
+    """Returns the path; downloads a reference such as ``hf:ORG/NAME:FILE`` and returns its path."""
     if not str(path).startswith(_HUB):
         return path
     from vidc.compiler.store.hub import Reference, fetch
@@ -145,9 +150,9 @@ def _local(path: Path) -> Path:
 
 
 def _local_or_demo(path: Path) -> Path:
-    """Returns the folder of the demo's weights for their name, else as ``_local``.
+    """Returns the folder of the demo's weights for ``demo``; any other path is as for ``_local``.
 
-    A folder of that name in the working directory comes first.
+    A file or folder ``demo`` in the working directory precedes them.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``, the weights are not installed.
@@ -165,7 +170,9 @@ def _local_or_demo(path: Path) -> Path:
 
 
 def _require_folders(pipeline: Path, model: Family, parts: Mapping[str, Path]) -> None:
-    """Refuses a folder of a pipeline that lacks a part which the model may go without.
+    """Refuses a pipeline's folder without an optional part that the preset has.
+
+    The message says which flags build without that part.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
@@ -202,7 +209,7 @@ def _no_decoder(checkpoint: Path, main: str, decoder: str) -> UsageError:
 
 
 def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that ``SourceOptions`` holds, passed on together as ``weights``."""
+    """Adds the options of ``SourceOptions``, passed on together as ``weights``."""
 
     @click.option(
         CHECKPOINT,

@@ -9,13 +9,13 @@ from vidc.plugins.errors import printable
 
 
 class TerminalProgress:
-    """A bar of finished stages, and below it a line for each stage that runs now, with times.
+    """A bar of finished stages, and below it a line with the time of each running stage.
 
     Args:
         stages: number of stages.
 
     Attributes:
-        live: draws them while it is entered.
+        live: context manager that draws the bars; enter it before the build.
     """
 
     def __init__(self, stages: int) -> None:
@@ -25,7 +25,7 @@ class TerminalProgress:
             TimeElapsedColumn(),
             console=Console(file=sys.stderr),
             refresh_per_second=2,
-            redirect_stdout=False,  # It is for results alone.
+            redirect_stdout=False,  # Only results go to stdout.
         )
         self._stages = stages
         self._finished = 0

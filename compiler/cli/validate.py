@@ -143,7 +143,7 @@ def _replayed(
 
 
 def _print(validation: "Validation", page: Path | None, video: Path | None, whole: bool) -> None:
-    """Prints every gate, or those nearest to their limits."""
+    """Prints every gate if ``whole``, else those nearest to their limits."""
     if whole:
         _print_all(validation)
     else:
@@ -222,7 +222,7 @@ def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diag
 
 
 def _components(validation: "Validation") -> list[tuple[str, ...]]:
-    """Returns the figures of each component, gated or not."""
+    """Returns a table of each component's metrics, including those without a gate."""
     from vidc.compiler.validate.check import TENSOR
     from vidc.compiler.validate.report import LABELS, format_figure
 
