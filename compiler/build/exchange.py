@@ -21,7 +21,7 @@ def push(bundle: Path, reference: Reference, *, private: bool) -> Manifest:
     Args:
         bundle: the folder.
         reference: the repository, made if it does not exist, and a branch.
-        private: True if a repository that is made is private.
+        private: True to make a new repository private.
 
     Raises:
         UsageError: ``VIDC-HUB-REFERENCE``, ``VIDC-HUB-MISSING``.
@@ -58,7 +58,7 @@ def pull(
         reference: the repository and a branch, tag or commit.
         output: a new or empty folder, or an older bundle, which is replaced.
         trust: files of trusted public keys in PEM; empty requires no signature.
-        digest: of the manifest; None accepts any.
+        digest: expected digest of the manifest; None accepts any.
 
     Raises:
         GateError: ``VIDC-TRUST-DIGEST``, ``VIDC-TRUST-SIGNER``, ``VIDC-TRUST-UNSIGNED``.

@@ -32,8 +32,8 @@ class HandedOver:
 
     Attributes:
         folder: an absolute path.
-        document: its ``build.json``.
-        settings: of the build.
+        document: the folder's ``build.json``.
+        settings: settings of the build.
     """
 
     folder: Path

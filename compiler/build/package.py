@@ -119,7 +119,7 @@ class Package(Publication):
         """Writes the bundle and validates it.
 
         Raises:
-            GateError: ``VIDC-VALIDATE-FAILED``; the report is left beside the bundle's place.
+            GateError: ``VIDC-VALIDATE-FAILED``; the report stays beside the bundle's path.
         """
         staging = workspace.output
         document = self._manifest(workspace, self._assemble(workspace))
@@ -234,8 +234,9 @@ def validate_staged(staging: Path, place: Path) -> manifest.Validation:
     """Validates the bundle in a staging folder and writes its report.
 
     Args:
-        staging: the bundle.
-        place: where it is to be published; a report of failure is written beside it.
+        staging: folder of the bundle.
+        place: path where the bundle will be published; the report of a failed validation is
+            written beside it.
 
     Raises:
         GateError: ``VIDC-VALIDATE-FAILED``.

@@ -215,7 +215,7 @@ def _blocks(
         session: ready for its first block.
         count: number of blocks.
         done: called after each block.
-        inputs: what the blocks are generated from.
+        inputs: prompts, image and controls of the video.
     """
     waiting: list[Callable[[], Tensor]] = []
     for block in range(count):

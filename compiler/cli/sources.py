@@ -187,7 +187,7 @@ def _require_folders(pipeline: Path, model: Family, parts: Mapping[str, Path]) -
 
 
 def _no_part(model: Family, group: str) -> UsageError:
-    """Returns the refusal of a checkpoint for a part that the model lacks."""
+    """Returns the error for a checkpoint of a part that the model does not have."""
     flag, title = flag_of(group), title_of(group)
     setting = PART_FLAGS[group].setting if group in model.groups else ""
     owner = "the model's settings choose" if setting else f"models of family {model.name} have"

@@ -43,9 +43,9 @@ def instead_of_bf16(
     A part names that precision as ``Part.instead_of_bf16``.
 
     Args:
-        precisions: of each weights group.
+        precisions: precision of each weights group.
         layers: lowest precedence first; a group that one of them names keeps its precision.
-        parts: of the model, by group.
+        parts: parts of the model, by group.
         target: target of the engines.
         built: precisions that the backend builds for the target; no other replaces bf16.
     """

@@ -1,4 +1,4 @@
-"""A model's runtime program: its spec, its modules, and the command that plays a bundle."""
+"""A model's runtime program: its spec, its modules, and the `vidc run` command for a bundle."""
 
 from typing import Any
 

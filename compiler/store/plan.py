@@ -19,11 +19,11 @@ class Status(StrEnum):
     HIT = "HIT"
     """The store has its result."""
     MISS = "MISS"
-    """It runs: it was never built in this slot, or its result is gone."""
+    """The stage runs: it was never built in this slot, or its result is gone."""
     STALE = "STALE"
-    """It runs: its key changed since the last build in this slot."""
+    """The stage runs: its key changed since the last build in this slot."""
     UNKNOWN = "UNKNOWN"
-    """It depends on an earlier stage that has to run first."""
+    """The stage depends on an earlier one that has to run first, so its key is not known."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class PlanRow:
     """One stage of a plan.
 
     Attributes:
-        stage: its name.
+        stage: name of the stage.
         status: the action of a build.
-        key: of its result, None if the status is UNKNOWN.
+        key: key of the result; None if the status is UNKNOWN.
         reasons: the stages it waits for, and the changed components of its key.
     """
 
@@ -77,9 +77,9 @@ def plan_row(
     """Returns the action of a build for one stage.
 
     Args:
-        components: of its key, without the inputs that it waits for.
+        components: components of the stage's key, without the inputs that it waits for.
         waits: earlier stages with unknown outputs.
-        last: its last result, if any.
+        last: the last result in the slot, if any.
         found: True if the store has the result of this key.
     """
     stage = str(components["stage"])

@@ -28,14 +28,14 @@ class File:
 
 @dataclass(frozen=True)
 class Record:
-    """The record of a result: key components, files, and time.
+    """The record of a result: components of its key, files, and times.
 
     Attributes:
-        components: of the key.
-        files: of the output, by relative path.
-        created: seconds since the epoch.
+        components: components of the key, by name.
+        files: files of the output, by relative path.
+        created: time of creation in seconds since the epoch.
         seconds: run time of the stage.
-        vidc: version of vidc.
+        vidc: version of vidc that wrote the result.
     """
 
     components: Mapping[str, Json]
@@ -103,10 +103,13 @@ class Entry:
         return sum(file.size for file in self.record.files.values())
 
     def verify(self, digest: Callable[[Path], str] = sha256_file) -> Self:
-        """Returns the entry after comparing the digest of every file; DamagedError if one differs.
+        """Returns the entry after comparing the digest of every file with the record.
 
         Args:
-            digest: of a file.
+            digest: returns the digest of a file.
+
+        Raises:
+            DamagedError: a digest differs, or a file cannot be read.
         """
         for name, expected in self.digests.items():
             try:
@@ -122,7 +125,8 @@ def open_entry(path: Path) -> Entry:
     """Returns the entry at ``path`` after comparing its files' sizes with its record.
 
     Raises:
-        DamagedError: the record or a file is missing, has another size, or is not of this entry.
+        DamagedError: the record or a file is missing, a size differs, or there is a file that the
+            record does not list.
     """
     try:
         record = Record.from_json(read_json(path / RECORD))
@@ -142,7 +146,7 @@ def open_entry(path: Path) -> Entry:
 
 
 def file_sizes(output: Path) -> dict[str, int]:
-    """Returns the bytes of each output file; DamagedError on a link or special file."""
+    """Returns the bytes of each output file; raises DamagedError on a link or special file."""
     if not output.is_dir():
         raise DamagedError(f"{output.name} is not a folder")
     sizes = {}

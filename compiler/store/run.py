@@ -36,11 +36,11 @@ class Result:
 
     Attributes:
         path: folder of its output; read-only, and locked until the store is closed.
-        components: of its key.
-        files: of its output, by relative path.
-        key: in the store.
-        hit: True if the store had it or another build made it.
-        seconds: that this build spent on it.
+        components: components of the key.
+        files: files of the output, by relative path.
+        key: key in the store.
+        hit: True if the store had the result, or another build made it meanwhile.
+        seconds: run time of the stage; for a hit, the time to check the result or wait for it.
     """
 
     path: Path
@@ -70,7 +70,7 @@ def run(
 
     Args:
         stages: in topological order.
-        store: of the results.
+        store: store of the results.
         slot: name of this kind of build, for the reasons of a later ``plan``.
         progress: receives each stage.
         pool: worker processes from ``working``, for picklable stages; None builds in this process.

@@ -98,9 +98,9 @@ class Store:
         """Returns the entry of this key, None if missing or damaged.
 
         Args:
-            stage: its stage.
-            key: its key.
-            sizes_only: compares the sizes of its files and not their digests.
+            stage: name of the stage.
+            key: key of the result.
+            sizes_only: True to compare only the sizes of the files, not their digests.
         """
         try:
             entry = open_entry(self._path(stage, key))
@@ -122,7 +122,7 @@ class Store:
         One process builds; others with the same key wait and reuse its result.
 
         Args:
-            components: of the key; ``stage`` is the stage's name.
+            components: components of the key; ``stage`` is the stage's name.
             produce: writes the output into an empty folder.
             note: receives waits and damaged entries.
             needed: expected bytes of the output, for the message about a full disk.
@@ -130,7 +130,7 @@ class Store:
                 file sizes are compared.
 
         Raises:
-            BuildError: ``VIDC-BUILD-DISK`` or ``VIDC-BUILD-STAGE``; the output is removed.
+            BuildError: ``VIDC-BUILD-DISK`` or ``VIDC-BUILD-STAGE``; the partial output is removed.
         """
         stage, key = str(components["stage"]), sha256_json(components)
         lock = self._held.pop(key, None) or self.lock(key)

@@ -31,7 +31,7 @@ ten times as long."""
 _GUARD = ("/bin/sh", "-c", 'read _; kill -s KILL -- "-$0"')
 """Kills the process group that its argument names once its stdin ends."""
 
-# A forked process would inherit held locks of torch's threads.
+# A forked process would inherit locks that torch's threads hold, and wait for them forever.
 _SPAWN = get_context("spawn")
 
 
@@ -54,7 +54,7 @@ class Worker:
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Starts a module's function; ``connection`` is ready when it ends."""
-        with suppress(BrokenPipeError):  # It died; `result` says so.
+        with suppress(BrokenPipeError):  # The process died; `result` raises the error.
             self.connection.send((function, arguments))
 
     def result(self, stage: str) -> Any:
