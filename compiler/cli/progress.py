@@ -13,7 +13,7 @@ from vidc.plugins.errors import printable
 
 @contextmanager
 def stage_progress(stages: int) -> Iterator[Progress]:
-    """Yields the progress of a build of so many stages: bars on a terminal, else lines."""
+    """Yields the progress of a build with ``stages`` stages: bars on a terminal, else lines."""
     if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         yield LineProgress()
         return
