@@ -1,4 +1,4 @@
-"""Linear layers of attention that a checkpoint stores as convolutions of one pixel."""
+"""Linear layers of attention that a checkpoint stores as 1 x 1 convolutions."""
 
 from collections.abc import Mapping
 

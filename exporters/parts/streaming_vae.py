@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vidc.plugins.signature import TensorSpec
 
 TEMPORAL_STRIDE = 4
-"""Video frames to a latent frame; the first latent frame of a clip is a single video frame."""
+"""Video frames of a latent frame; the first latent frame of a clip has a single video frame."""
 
 MakeModule = Callable[[bool], "nn.Module"]
 """Makes the module of a clip's first block, or of later ones."""

@@ -1,1 +1,1 @@
-"""Family ``causal_wan``: the block-wise causal Wan transformer of LongLive and Self-Forcing."""
+"""Part ``causal_wan``: the block-wise causal Wan transformer of LongLive and Self-Forcing."""

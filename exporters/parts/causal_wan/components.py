@@ -65,7 +65,7 @@ class _Pass(nn.Module):
 
 
 class Denoise(_Pass):
-    """Component ``denoise``: a noisy latent block to its flow; leaves its keys and values."""
+    """Component ``denoise``: a noisy latent block to its flow; writes its keys and values."""
 
     def forward(
         self,

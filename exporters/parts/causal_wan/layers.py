@@ -231,9 +231,10 @@ class Block(nn.Module):
         position: Tensor,
         sink: int,
     ) -> None:
-        """Writes this block's keys and values into the ring, where nothing attends to them.
+        """Writes this layer's keys and values into the ring, for a pass that ends with them.
 
-        Keys stand in for the queries of ``qk_norm_rope``, whose result nobody reads.
+        Such a pass has no queries here: ``qk_norm_rope`` gets the keys in their place, and its
+        first result is not used.
         """
         attention = self.attn1
         projected, weight = attention.to_k(normed), attention.norm_k.weight
@@ -252,7 +253,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """As ``write_keys_values``; returns the queries, ``[B, T, H, D]``.
 
-        What a backend may make one kernel of: the backend ``aoti`` looks for these calls.
+        A backend may fuse these calls into one kernel; backend ``aoti`` searches graphs for them.
         """
         attention = self.attn1
         queries: Tensor
@@ -282,7 +283,7 @@ class Block(nn.Module):
         """One layer over a block of latent frames.
 
         Args:
-            x: ``[B, T, dim]`` float32, as is what comes back.
+            x: ``[B, T, dim]`` float32, like the result.
             time: modulation, ``[B, F, 6, dim]`` float32.
             rope: cosines and sines, each ``[T, D / 2]`` float32.
             text: keys and values of the prompt, each ``[B, L, H, D]``, and the numbers of distinct

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vidc.plugins.signature import Signature
 
 _PLAYED_RINGS = 3
-"""Memory of a played rollout in multiples of a ring, activations included."""
+"""Memory of a rollout in PyTorch, activations included, in multiples of all keys and values."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class CausalWanPart(Part):
 
     @property
     def recache_frames(self) -> tuple[int, ...]:
-        """Latent frames that a prompt switch may recompute, each a static variant.
+        """Numbers of latent frames that a prompt switch may recompute; each has a component.
 
-        A block's worth is ``kv_update`` itself.
+        The frames of one block are left out: ``kv_update`` recomputes them.
         """
         filling = range(self.block, self.window + 1, self.block)
         ends = (*filling, self.window + self.block)
@@ -112,14 +112,14 @@ class CausalWanPart(Part):
         return disagreements(found, expected)
 
     def export_settings(self, component: str) -> dict[str, Any]:
-        """Returns all sizes; the batch alone of those outside the network for ``text_kv``."""
+        """Returns all sizes; for ``text_kv`` those of the network and the batch alone."""
         settings = super().export_settings(component)
         if component == "text_kv":
             return {"config": settings["config"], "batch": self.batch}
         return settings
 
     def written_share(self, state: str, signature: "Signature") -> Fraction:
-        """Returns, of a ring, the share of the frames at hand."""
+        """Returns the frames of the call over the window's for a ring, 1 for other states."""
         if not state.startswith("ring."):
             return Fraction(1)
         return Fraction(signature["latent"].shape[1], self.window)
@@ -143,7 +143,7 @@ class CausalWanPart(Part):
 
     @property
     def playing_elements(self) -> int:
-        """Elements of the rings, several times over: golden data took 75 GB (batch 2, H200)."""
+        """Elements of rings times ``_PLAYED_RINGS``: golden data took 75 GB (batch 2, H200)."""
         return _PLAYED_RINGS * self._ring
 
     @property

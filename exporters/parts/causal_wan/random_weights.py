@@ -11,7 +11,7 @@ from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.causal_wan.network import CausalWan
 
 QK_GAIN = 1.8
-"""Scale of normalized queries and keys: scores get a standard deviation of its square."""
+"""Scale of normalized queries and keys; the standard deviation of scores is its square."""
 
 
 def random_weights(config: TransformerConfig, seed: int) -> Iterator[tuple[str, Tensor]]:

@@ -79,7 +79,7 @@ class UpsampleFrame(_Denoising):
 
     def forward(self, x: Tensor, sigma: Tensor, low: Tensor, past: Tensor) -> tuple[Tensor]:
         """Denoises a frame; arguments as in its signature."""
-        # The noise of past frames is said to be sigma 1, whose c_noise is 0: they have none.
+        # Past frames have no noise here, yet the network takes its c_noise: 0, that of sigma 1.
         nothing = torch.zeros_like(sigma)
         return (self.denoised(x, sigma, torch.cat([past, low], dim=1), nothing),)
 

@@ -131,7 +131,7 @@ class DiamondUNetPart(Part):
         return max(map(self.working_elements, self.component_names))
 
     def rows(self, linear: str) -> int:
-        """Returns the pixels that a convolution computes; 1 for a Linear, a vector's."""
+        """Returns the pixels that a convolution computes; 1 for a Linear, which gets one vector."""
         network, *names = linear.split(".")
         if not {"unet", "conv_in", "conv_out"} & {*names}:
             return 1

@@ -25,7 +25,7 @@ class ConditionFrame(nn.Module):
 
 
 class Denoise(nn.Module):
-    """Component ``denoise``: predictions of one step, without guidance or for both halves of it.
+    """Component ``denoise``: one prediction for a step, or both predictions of guidance.
 
     Args:
         unet: the network.

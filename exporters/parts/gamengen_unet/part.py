@@ -110,7 +110,7 @@ class GameNGenUnetPart(Part):
         return {"UNet2DConditionModel": config_settings(self.config)}
 
     def adapt(self, tensors: "dict[str, LazyTensor]", layout: "Layout") -> "dict[str, LazyTensor]":
-        """Makes linear layers of the transformers' convolutions of one pixel."""
+        """Turns the transformers' 1 x 1 convolutions into linear layers."""
         from vidc.exporters.parts.pixel_linears import as_linears
 
         return as_linears(tensors)

@@ -74,7 +74,7 @@ class OasisVaePart(Part):
 
     @property
     def weights_elements(self) -> int:
-        """Elements of the matrices of both ways."""
+        """Elements of the matrices of encoder and decoder."""
         config = self.config
         return (config.encoder_layers + config.decoder_layers) * self._layer_weights
 
@@ -104,6 +104,6 @@ class OasisVaePart(Part):
         return self._flops(config.decoder_layers, ends)
 
     def _flops(self, layers: int, ends: int) -> int:
-        """Returns the FLOPs of one way whose first and last Linear have ``ends`` weights."""
+        """Returns the FLOPs of one transformer; ``ends``: weights of its first and last Linear."""
         linears = 2 * self._tokens * (layers * self._layer_weights + ends)
         return linears + 4 * layers * self._tokens**2 * self.config.dim

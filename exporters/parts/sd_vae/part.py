@@ -25,7 +25,7 @@ class SdVaePart(ImageVae):
 
     @property
     def frames(self) -> int:
-        """One."""
+        """Frames that one call decodes: one."""
         return 1
 
     def module(self) -> "nn.Module":

@@ -1,8 +1,8 @@
 """The UNet of Stable Video Diffusion, under the parameter names of diffusers.
 
-diffusers' ``UNetSpatioTemporalConditionModel`` is the reference. What depends on the image, the
-conditioning numbers and the weights alone is an argument here: component ``condition_clip``
-computes it once a clip.
+diffusers' ``UNetSpatioTemporalConditionModel`` is the reference. Tensors that depend on the image,
+the conditioning numbers and the weights alone are arguments here: component ``condition_clip``
+computes them once a clip.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,8 +33,8 @@ class Constants:
     Attributes:
         ids: embedded conditioning numbers, ``[1, E]``.
         weights: weight of the temporal branch of every mixer, ``[mixers]``, in their order.
-        transformers: of each transformer the vectors of its two cross-attentions, ``[B, C]`` each,
-            and of the frames, ``[T, C]``.
+        transformers: for each transformer, the vectors that its two cross-attentions add,
+            ``[B, C]`` each, and those of the frames' places, ``[T, C]``.
     """
 
     ids: Tensor

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from vidc.exporters.component import Component
 
 _FLOPS_A_PIXEL = 44.8e12 / (14 * 72 * 128)
-"""A pass over one latent pixel of one frame at 320 channels: 14 frames of 576x1024."""
+"""FLOPs of a pass for one latent pixel of one frame at 320 channels, from 14 frames of 576x1024."""
 _CHANNELS = 320
 _SHALLOW = 0.4
 """Share of a pass that the first resolution takes, for DeepCache."""
 _ACTIVATIONS = 20
 """Activations at full resolution that a pass holds at once, in latent pixels x channels."""
 _PARAMETERS = 1524623082
-"""At the released sizes."""
+"""Parameters of the network at the released sizes."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,13 @@ class SvdUnetPart(Part):
     def load(
         self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool
     ) -> "Weights":
-        """Reads the weights; the name of an original file tells its frames, the weights do not.
+        """Reads the weights, and compares the file's name with the preset's number of frames.
+
+        The released variants, for 14 and 25 frames, have weights of equal shapes.
 
         Raises:
-            BuildError: ``VIDC-CHECKPOINT-CONFIG``, it is named as a variant with other frames.
+            BuildError: ``VIDC-CHECKPOINT-CONFIG``, the name is that of the other variant.
+            VidcError: what ``load_weights`` raises.
         """
         from vidc.exporters.parts.svd_unet.names import require_frames
 
@@ -168,7 +171,7 @@ class SvdUnetPart(Part):
         return tuple(self.convolutions.values())
 
     def pass_flops(self, shallow: bool = False) -> float:
-        """One pass over a half of the guidance, in round numbers."""
+        """Estimates one pass that computes one of the predictions of guidance."""
         pixels = self._pixels // self.batch
         flops = pixels * _FLOPS_A_PIXEL * (self.config.channels[0] / _CHANNELS) ** 2
         return flops * _SHALLOW if shallow else flops

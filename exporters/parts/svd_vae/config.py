@@ -18,7 +18,7 @@ class SvdVaeConfig(Table):
     Attributes:
         channels: of each resolution, from pixels to latents.
         layers: residual blocks of a resolution in the encoder; the decoder has one more.
-        scale: standard deviation that latents are divided by for the UNet, inverted.
+        scale: factor of the latents that the UNet sees: the inverse of their standard deviation.
     """
 
     channels: tuple[int, ...] = (128, 256, 512, 512)

@@ -30,7 +30,8 @@ class ImageVae(Part):
         width: of a video frame, in pixels.
         pixel_decode_flops: FLOPs of decoding a pixel, at the released models' channels.
         pixel_encode_flops: the same for encoding.
-        parameters: of the network at those channels. All three grow with the square of them.
+        parameters: parameters of the network, at the same channels. All three numbers grow with
+            the square of the channels.
     """
 
     group: ClassVar[str] = "vae"
@@ -79,7 +80,7 @@ class ImageVae(Part):
         }
 
     def adapt(self, tensors: "dict[str, LazyTensor]", layout: "Layout") -> "dict[str, LazyTensor]":
-        """Makes linear layers of convolutions of one pixel in attention."""
+        """Turns the 1 x 1 convolutions of attention into linear layers."""
         from vidc.exporters.parts.pixel_linears import as_linears
 
         return as_linears(tensors)
@@ -107,5 +108,5 @@ class ImageVae(Part):
 
     @property
     def _share(self) -> float:
-        """Square of the channels, of the released ones'."""
+        """Square of the ratio of this model's channels to those of the released models."""
         return (self.config.channels[0] / _WIDTH) ** 2

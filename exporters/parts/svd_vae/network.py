@@ -102,8 +102,8 @@ class Decoder(nn.Module):
 
     Args:
         config: its sizes.
-        make: makes a residual block of numbers of channels.
-        middle: residual blocks in the middle.
+        make: makes a residual block from its numbers of channels in and out.
+        middle: number of residual blocks in the middle.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class TemporalDecoder(Decoder):
         return result
 
     def _resnet(self, block: Any, x: Tensor) -> Tensor:
-        # A VAE's mixers weigh the temporal branch.
+        # A VAE's mix_factor weighs the temporal branch; a UNet's weighs the spatial one.
         weight = torch.sigmoid(block.time_mixer.mix_factor).to(x.dtype)
         result: Tensor = block(x, x.shape[0], weight)
         return result

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from vidc.exporters.parts.taehv.config import STAGES, TaehvConfig
 
 MEMORY_BLOCKS = 3
-"""In each stage."""
+"""Memory blocks of each stage."""
 _GROWTH = (1, 2, 2)
 """Frames that each of the decoder's stages makes of one."""
 _POOLING = (2, 2, 1)
@@ -50,7 +50,7 @@ class MemoryBlock(nn.Module):
 
 
 class FramePool(nn.Module):
-    """Convolution of one pixel over several frames, which become one."""
+    """1 x 1 convolution over several frames, which become one."""
 
     def __init__(self, channels: int, frames: int) -> None:
         super().__init__()
@@ -61,16 +61,16 @@ class FramePool(nn.Module):
         """Maps ``[B, frames T, C, h, w]`` to ``[B, T, C, h, w]``."""
         batch, count = x.shape[:2]
         groups = x.unflatten(1, (-1, self.frames)).flatten(0, 1)
-        # No view joins frames with channels: channels last, it would be none.
+        # Concatenates: in channels-last format, no view joins frames with channels.
         merged: Tensor = self.conv(torch.cat(groups.unbind(1), 1))
         return merged.reshape(batch, count // self.frames, *merged.shape[1:])
 
 
 class FrameUpsample(nn.Module):
-    """Convolution of one pixel that makes several frames of one, then twice their size.
+    """1 x 1 convolution that makes several frames of one, then doubles height and width.
 
-    The published network enlarges first. A convolution of one pixel commutes with that, and costs a
-    quarter before it.
+    The published network doubles them first. The order does not change the result, and the
+    convolution of the smaller frames takes a quarter of the operations.
     """
 
     def __init__(self, channels: int, frames: int) -> None:
@@ -82,7 +82,7 @@ class FrameUpsample(nn.Module):
         """Maps ``[B, T, C, h, w]`` to ``[B, frames T, C, 2h, 2w]``."""
         batch, count = x.shape[:2]
         grown = self.conv(x.flatten(0, 1)).unsqueeze(1)
-        # No view takes frames from channels: channels last, it would be none.
+        # Concatenates: in channels-last format, no view splits channels into frames.
         split = torch.cat(grown.chunk(self.frames, 2), 1).flatten(0, 1)
         larger = F.interpolate(split, scale_factor=2.0, mode="nearest")
         return larger.reshape(batch, self.frames * count, *larger.shape[1:])

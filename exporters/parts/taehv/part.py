@@ -76,7 +76,7 @@ class TaehvPart(StreamingVae):
         return random_weight(name, shape, seed)
 
     def adapt(self, tensors: "dict[str, LazyTensor]", layout: "Layout") -> "dict[str, LazyTensor]":
-        """Takes the last frames of layers that make more frames than this decoder uses."""
+        """Keeps the weights of the last frames where a layer makes more than this decoder uses."""
         shapes = self.shapes()
         return {name: _last_frames(tensor, shapes.get(name)) for name, tensor in tensors.items()}
 

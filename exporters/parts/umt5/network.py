@@ -20,9 +20,9 @@ def create(config: TextEncoderConfig, dtype: torch.dtype, device: torch.device |
     embedding under a second name.
 
     Args:
-        dtype: of the weights. In float16 the feed-forward layers' second product, and with it
-            what the layers add up to, is computed in float32, as transformers does: UMT5 exceeds
-            the range of float16 there.
+        dtype: of the weights. With float16, the second matmul of each feed-forward layer and the
+            sum over the layers are computed in float32, as in transformers: UMT5 exceeds the range
+            of float16 there.
     """
     from transformers import UMT5Config, UMT5EncoderModel
 
@@ -67,7 +67,7 @@ class TextEncode(nn.Module):
         _fix_position_buckets(network.get_submodule("encoder"), length)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor]:
-        """Embeddings, zero where the mask is."""
+        """Returns embeddings, float32 [1, L, E], which are zero where the mask is zero."""
         encoder = self.text_encoder.get_submodule("encoder")
         hidden = encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return (hidden.float() * attention_mask[..., None],)

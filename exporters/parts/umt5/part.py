@@ -52,7 +52,7 @@ class Umt5Part(Part):
         return {"text_encoder": component(self, network)}
 
     def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
-        """Draws weights of plain scale."""
+        """Draws weights that preserve the scale of activations."""
         from vidc.exporters.parts.umt5.weights import random_weight
 
         return random_weight(name, shape, seed)

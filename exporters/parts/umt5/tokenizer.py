@@ -104,7 +104,7 @@ def _from_sentencepiece(file: Path) -> Any:
     tokenizer = T5TokenizerFast.from_pretrained(
         file.parent, local_files_only=True
     ).backend_tokenizer
-    # transformers 5 knows T5's unknown token, 2, and no byte fallback, whatever the model has.
+    # transformers 5 always uses T5's unknown token, 2, without byte fallback; the model may not.
     converted = tokenizer.encode(_UNKNOWN, add_special_tokens=False).ids
     original = SentencePieceProcessor(model_file=str(file)).encode(_UNKNOWN)
     if converted != original:

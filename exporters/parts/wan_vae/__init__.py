@@ -1,1 +1,1 @@
-"""Family ``wan_vae``: diffusers' Wan VAE as streaming components with explicit caches."""
+"""Part ``wan_vae``: diffusers' Wan VAE as streaming components with explicit caches."""

@@ -10,7 +10,7 @@ from vidc.exporters.parts.wan_vae.precision import sum_in_float32
 def create(config: VaeConfig, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
     """diffusers' ``AutoencoderKLWan`` of these sizes; its weights are to be loaded.
 
-    It computes in ``dtype``; between the convolutions of a VAE in bf16, in float32.
+    It computes in ``dtype``. In bf16, all layers but convolutions and attention compute in float32.
     """
     from diffusers import AutoencoderKLWan
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 _ACTIVATIONS = 7
 """Activations at full resolution that a component holds at once."""
 _LARGE = 2**27
-"""Elements of an activation from which it is worth its memory to decode in chunks."""
+"""Elements of an activation above which decoding in chunks saves enough memory to be worth it."""
 _FLOPS_A_PIXEL = 36e12 / (12 * 480 * 832)
-"""Decoding at base width 96; it grows with the square of the width."""
+"""FLOPs of decoding a pixel at base width 96; they grow with the square of the width."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class WanVaePart(StreamingVae):
 
     group: ClassVar[str] = "vae"
     libraries: ClassVar[tuple[str, ...]] = ("diffusers",)
-    # An eighth of bf16's error at the same speed, and exact enough for Winograd's algorithm.
+    # Its error is an eighth of bf16's at the same speed, small enough for Winograd's algorithm.
     instead_of_bf16: ClassVar[str] = "fp16"
     config: VaeConfig
 

@@ -27,7 +27,7 @@ def sum_in_float32(vae: nn.Module) -> None:
 
 
 def _lower(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The input, and the memory of a causal convolution, where it has one."""
+    """Converts a convolution's input, and a causal one's memory, to the dtype of its weights."""
     dtype = module.get_parameter("weight").dtype
     return tuple(each.to(dtype) if isinstance(each, Tensor) else each for each in arguments)
 

@@ -24,7 +24,7 @@ class _Streaming(nn.Module):
         config: sizes and statistics of the VAE.
         vae: diffusers' ``AutoencoderKLWan``; its modules are shared, not copied.
         dtype: the dtype of its parameters, in which the network computes.
-        first: whether this is a clip's first block, which starts without a past.
+        first: True for a clip's first block, before which every cache is empty.
     """
 
     parts: ClassVar[tuple[str, str]]
@@ -144,8 +144,8 @@ def _stream(
 def _whole(value: Tensor | str, cache: Tensor) -> Tensor:
     """Returns the cache of a convolution after a block.
 
-    It pads what its memory lacks with zeros in front; diffusers' marker ``"Rep"`` stands for a
-    memory that lacks every frame.
+    Zeros in front replace frames that the convolution's memory lacks. diffusers' marker ``"Rep"``
+    stands for a memory without frames.
     """
     if isinstance(value, str):
         return torch.zeros(cache.shape, dtype=cache.dtype, device=cache.device)
