@@ -17,7 +17,7 @@ class ExportedComponent:
     ``program`` is an ExportedProgram whose states are written in place and whose operators of
     namespace ``vidc`` are opaque. ``onnx`` is the functional form of standard operators; its
     weights are external data in ``weights/<file>.safetensors`` beside it. Both name weights
-    ``<weights file>.<key>``. ``aligned`` is the component's.
+    ``<weights file>.<key>``. ``aligned`` is as in ``Component``.
     """
 
     name: str

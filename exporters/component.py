@@ -16,8 +16,8 @@ class Component:
     ``transformer.blocks.0.ffn.net.2.weight`` is key ``blocks.0.ffn.net.2.weight`` of
     ``weights/transformer.safetensors``. The module may be on the meta device.
 
-    ``aligned`` is True if each run writes contiguous slots of the ring, or all of them but the
-    sink's.
+    ``aligned`` is True if each run writes contiguous slots of the KV ring, or all slots except
+    the sink's: the first slots, whose tokens are never overwritten.
     """
 
     name: str

@@ -18,7 +18,7 @@ from vidc.plugins.ops.quantize_kv import (
 )
 
 FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
-"""Operator that stands for a mutating one, its first argument, in a functional graph."""
+"""Operator by which a functional graph calls a mutating one, which is its first argument."""
 
 
 def inline(
@@ -107,8 +107,8 @@ def _rename_results(program: ExportedProgram, renamed: Mapping[str, str]) -> Non
 def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> list[Any]:
     """Returns the arguments of a mutating operator from those of its functionalized call.
 
-    For a mutated argument that is a whole tensor, that call has its index among all mutated
-    tensors.
+    The call has all mutated tensors in one list, and for each mutated argument, here a whole
+    tensor, its index in that list.
     """
     return [
         kwargs["_all_bases"][kwargs[f"_{argument.name}_base_index"]]

@@ -28,7 +28,7 @@ class Attention:
         heads: number of heads.
         head_dim: channels of a head.
         tokens: queries of one call, of all samples.
-        slots: keys that each of them attends to.
+        slots: keys that each query attends to.
         batch: samples side by side.
         keys: state that stores the keys.
         values: state that stores the values.
@@ -48,12 +48,13 @@ class Part(ABC):
     """One network and the static sizes it runs at. Its weights are one group, one file.
 
     A subclass is a frozen dataclass. It imports torch inside its methods, so that configurations
-    are read without it. Everything in its fields ends up in the keys of its stages.
+    are read without it. All its fields are part of the keys under which the build stores results.
 
     Attributes:
         group: name of its weights file, and first word of the names of its weights.
         libraries: packages that build the network, besides torch.
-        instead_of_bf16: precision on a GPU where bf16 is asked for, and not for this group by name.
+        instead_of_bf16: precision on a GPU in place of bf16, unless bf16 is asked for this group by
+            name.
         needs_tokenizer: True for a part that turns texts into tokens in a bundle.
         files: paths in a bundle of what it needs there besides weights.
         config: sizes of the network, which decide its weights.
@@ -125,7 +126,7 @@ class Part(ABC):
         )  # fmt: skip
 
     def files_beside(self, checkpoint: Path) -> tuple[Path, ...]:
-        """Returns files that ``load`` takes weights from besides those of the checkpoint itself."""
+        """Returns files outside the checkpoint that ``load`` also takes weights from."""
         return ()
 
     @property

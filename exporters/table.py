@@ -9,7 +9,10 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from vidc.plugins.errors import UsageError, nearest
 
 MAX_SIZE = 2**24
-"""Far above any real size: a bundle's stream takes none above it, so that products fit int64."""
+"""Upper limit of every size, far above real ones: products of sizes then fit int64.
+
+The specs of the runtime's programs have the same limit.
+"""
 _KINDS = {
     int: ("an integer", "integers"),
     float: ("a finite number", "finite numbers"),

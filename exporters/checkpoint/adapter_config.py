@@ -30,7 +30,7 @@ _UNSUPPORTED = (
 _OFF = (None, "", "None", "none", "null", "False", "false", "0", "{}", "[]")
 """Values of an unused setting; in a file's header, all values are strings."""
 _KEEPS_BASE = (None, True, False, "True", "False", "gaussian", "eva", "orthogonal")
-"""Initializations that leave the base's weights as they are; the others subtract from them."""
+"""Initializations that leave the base's weights unchanged; all others subtract from them."""
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 
 
@@ -84,7 +84,7 @@ class AdapterConfig:
     @classmethod
     def _from(cls, config: Mapping[str, Any], source: str, alpha: object, rank: object) -> Self:
         _refuse_unsupported(source, config)
-        # kohya resizes to ranks that differ, and writes a word in place of their number.
+        # kohya's resizing gives modules different ranks, and writes a word for the rank: "Dynamic".
         several = config.get("rank_pattern") not in (*_OFF, {}) or not str(rank).isdigit()
         found = None if alpha is None else float(str(alpha))
         if found is not None and not math.isfinite(found):
@@ -105,7 +105,8 @@ class AdapterConfig:
 def config_beside(lora: Path) -> Path | None:
     """The config that PEFT wrote for a LoRA, in its folder, if there is one.
 
-    It belongs to ``adapter_model.*``, and without such a file to the folder's only weights.
+    It belongs to ``adapter_model.*``. In a folder without that file, it belongs to the only file
+    of weights.
 
     Raises:
         BuildError: ``VIDC-LORA-FORMAT``, it lies beside several files, none of them PEFT's.

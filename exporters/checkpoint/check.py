@@ -9,11 +9,12 @@ from vidc.exporters.checkpoint.lazy import LazyTensor, is_finite
 from vidc.plugins.errors import BuildError
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""What weights may be stored in."""
+"""Dtypes that weights may be stored in."""
 
 Shapes = Mapping[str, Sequence[int]]
 Disagreements = Callable[[Shapes, Shapes], list[str]]
-"""Lists settings that a checkpoint's shapes contradict, given those and the model's."""
+"""Takes the shapes of a checkpoint and of the model; lists the settings that the first contradict.
+"""
 
 _SHOWN = 4
 
@@ -30,9 +31,9 @@ def check_model(
     Args:
         tensors: a checkpoint's tensors under canonical names.
         expected: shapes by name.
-        layout: the names it came with.
+        layout: of the names that the checkpoint came with.
         source: what to call the checkpoint.
-        disagreements: for the message.
+        disagreements: finds the contradicted settings for the message.
 
     Raises:
         BuildError: ``VIDC-CHECKPOINT-MISMATCH``.

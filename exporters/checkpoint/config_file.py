@@ -10,19 +10,20 @@ from vidc.plugins.errors import BuildError, UsageError
 from vidc.plugins.untrusted_files import require_regular
 
 Expected = Mapping[str, Any]
-"""Value that the preset gives each setting of a config; ``...`` for any."""
+"""The preset's value for each setting of a config; ``...`` accepts any value."""
 
 
 def require_config(checkpoint: Path, expected: Mapping[str, Expected]) -> None:
     """Compares the ``config.json`` of a checkpoint with a part of the model.
 
-    A folder's config belongs to its weights, and must not set what vidc does not know. Beside a
-    file it may be of another model, such as that of Wan's transformer beside ``Wan2.1_VAE.pth``,
-    and counts only if its class fits.
+    The config in a folder of weights belongs to them, and must have no setting that vidc does not
+    know. A config beside a single file may belong to another model, as that of Wan's transformer
+    lies beside ``Wan2.1_VAE.pth``: it is compared only if its class is one of ``expected``.
 
     Args:
         checkpoint: a file or folder.
-        expected: of each class that the part's config may name; empty if it has no such configs.
+        expected: settings by each class name that the part's config may have; empty if the part
+            has no such configs.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
@@ -44,7 +45,7 @@ def require_pipeline(folder: Path, expected: Mapping[str, Expected]) -> None:
 
     Args:
         folder: of the pipeline.
-        expected: of each file that is compared, by its path in the folder.
+        expected: settings of each file to compare, by its path in the folder.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
@@ -77,7 +78,7 @@ def _require(path: Path, config: Expected, expected: Expected, *, complete: bool
     """Refuses settings that differ, and with ``complete`` those that are not expected either."""
     wrong = []
     for name, found in config.items():
-        # Null is not set, and an underscore marks what diffusers notes for itself.
+        # A null setting is unset. A name with a leading underscore is diffusers' own note.
         if found is None or name.startswith("_"):
             continue
         if name in expected:

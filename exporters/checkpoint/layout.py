@@ -76,7 +76,7 @@ def recognize(names: Iterable[str], layouts: Sequence[Layout]) -> Layout:
         layouts: that a family knows.
     """
     names = list(names)
-    # Where two claim as many names the first is right: a CLIP layer has a self_attn too.
+    # On a tie, max takes the first layout. So CLIP comes early: its layers have a self_attn too.
     best = max((LORA, CLIP, *layouts), key=lambda layout: layout.score(names))
     return best if best.score(names) else UNKNOWN
 
@@ -100,7 +100,8 @@ def own_part(
         layouts: of a model's parts.
 
     Returns:
-        All entries and None for other files.
+        The part that most of ``expected`` match, under the names inside it; all entries and None
+        for a file that does not hold a pipeline.
     """
     parts: dict[str, dict[str, T]] = defaultdict(dict)
     for name, value in entries.items():
@@ -148,7 +149,7 @@ def canonical(
     """
     short = {name: strip(name) for name in entries}
     layout = recognize(short.values(), layouts)
-    # Names are converted, not entries, so that no entry of two with one name is lost.
+    # Converts names, not entries: two entries that get one name are then found, not merged.
     names = {old: new for new, old in layout.convert({old: old for old in short.values()}).items()}
     result: dict[str, T] = {}
     for name, value in entries.items():

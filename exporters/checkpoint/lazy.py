@@ -15,8 +15,8 @@ from vidc.plugins.errors import BuildError
 class LazyTensor:
     """A tensor on the CPU that is not in memory yet.
 
-    ``load`` gives a tensor of this shape and dtype; it may be mapped from the file, so it must
-    not be written to, and holding on to it is what costs memory.
+    ``load`` returns a tensor of this shape and dtype. It may be mapped from the file, so do not
+    write to it. It takes memory for as long as the caller keeps it.
     """
 
     shape: tuple[int, ...]

@@ -65,7 +65,7 @@ class Updates:
 
 
 def is_alpha(name: str) -> bool:
-    """Returns True for the name of a number, which is not added to weights."""
+    """Returns True for the name of an alpha: a number that scales an update and is not added."""
     return name.endswith(".alpha")
 
 
@@ -76,11 +76,11 @@ def read_updates(
     layouts: Sequence[Layout],
     source: Path,
 ) -> Updates:
-    """Reads a LoRA's tensors; a module's own ``alpha`` goes before the config's.
+    """Reads a LoRA's tensors; a module's own ``alpha`` takes precedence over the config's.
 
     Args:
         tensors: by the names in its file.
-        config: beside them; without any alpha, alpha is the rank.
+        config: settings beside the tensors; where neither gives an alpha, it is the rank.
         base: what they are added to, by canonical name.
         layouts: whose names the modules may have.
         source: what to call the LoRA.
@@ -173,7 +173,7 @@ def _rank(module: str, parts: Mapping[str, LazyTensor], source: Path) -> int:
         present = ", ".join(sorted(parts))
         raise _malformed(source, f"{module} has only {present} of the pair down (A) and up (B)")
     down, up = parts["down"].shape, parts["up"].shape
-    # Of a convolution, the second matrix is one of 1 x 1.
+    # For a convolution, B is a 1 x 1 convolution.
     if len(down) < 2 or len(up) != len(down) or math.prod(up[2:]) != 1 or not down[0] == up[1] > 0:
         raise _malformed(
             source, f"{module} has A {list(down)} and B {list(up)}, which do not multiply"

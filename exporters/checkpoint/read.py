@@ -64,11 +64,12 @@ def read_checkpoint(path: Path, sections: Sequence[str] = MODEL_SECTIONS) -> Che
 def read_model(path: Path, *, ema: bool) -> Checkpoint:
     """Opens a model's checkpoint: its trained weights, or their moving average.
 
-    A file with neither as a section of its own has no choice to offer, and is read as it is.
+    A file without a section for either is read as it is.
 
     Raises:
-        BuildError: ``VIDC-CHECKPOINT-EMA``, the file holds only the other; what
-            ``read_checkpoint`` raises.
+        BuildError: ``VIDC-CHECKPOINT-EMA``, the file holds only the weights that were not asked
+            for.
+        VidcError: what ``read_checkpoint`` raises.
     """
     wanted, other = (_AVERAGE, _TRAINED) if ema else (_TRAINED, _AVERAGE)
     rest = [section for section in MODEL_SECTIONS if section not in (wanted, other)]
@@ -142,7 +143,7 @@ def _open(file: Path, sections: Sequence[str]) -> Checkpoint:
 
 
 def _file(path: Path) -> Path:
-    """The file to open; of a folder the index of its shards, or else its only safetensors file."""
+    """Returns the file to open: in a folder, the index of shards or the only safetensors file."""
     return _file_in(path) if path.is_dir() else path
 
 

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from vidc.exporters.checkpoint.layout import Layout
 
 TRAINING_STEPS = 1000
-"""Timesteps of pure noise; a step of the sampler is one of them."""
+"""Number of training timesteps; at the last one, 1000, a latent is pure noise."""
 MAX_SHIFT = 1000
-"""Far above any real shift; beyond it, and below its inverse, steps would fall together."""
+"""Far above any real shift; beyond it, or below its inverse, shifted steps would coincide."""
 TEXT = "text"
 CLEAN = "clean"
 
 
 @dataclass(frozen=True)
 class StreamConfig(Table):
-    """A stream's static sizes: pixels, batch, and frames in latents."""
+    """Static sizes of a stream: pixels, number of videos; window, sink and block in latents."""
 
     height: int
     width: int
@@ -56,7 +56,7 @@ class StreamConfig(Table):
 
 @dataclass(frozen=True)
 class SamplerConfig(Table):
-    """Flow-matching steps of 1000, before the shift, and the timestep of the clean pass."""
+    """Flow-matching steps, at most 1000, before the shift; and the timestep of the clean pass."""
 
     steps: tuple[int, ...] = (1000, 750, 500, 250)
     shift: float = 5.0
@@ -95,7 +95,7 @@ class SamplerConfig(Table):
 
     @property
     def timesteps(self) -> tuple[float, ...]:
-        """Returns the timesteps that the transformer takes at these steps."""
+        """Timesteps that the transformer takes at these steps: ``1000 sigma``."""
         return tuple(TRAINING_STEPS * sigma for sigma in self.sigmas)
 
 
@@ -380,11 +380,11 @@ class CausalVideo(Family):
         return frames * part.frame_flops() + decoding
 
     def decode_flops(self) -> float:
-        """Decoding one block by the first autoencoder."""
+        """Estimates decoding one block by the first autoencoder."""
         return self.autoencoders[0].block_flops()
 
     def components_flops(self, rollout: Rollout) -> float:
-        """The rollout, a switch after every number of blocks that differs, and autoencoders.
+        """Estimates a rollout, prompt switches at every position of the ring, and autoencoders.
 
         Golden data call both encoders of an autoencoder, and both decoders of the second one.
         """

@@ -68,9 +68,10 @@ class DdimSampler(Table):
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """Share of signal, squared, before each step and after the last.
+        """Share of a latent's variance that is signal, before each step and after the last.
 
-        A step ends at the timestep one stride before its own; the last one at timestep 0.
+        It is ``alphas_cumprod`` in diffusers. A step ends at the timestep of the next step, the
+        last one at timestep 0.
         """
         first, last = (beta**0.5 for beta in _BETAS)
         width = (last - first) / (_TRAINED - 1)

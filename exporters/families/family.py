@@ -21,7 +21,7 @@ class Pass:
 
     Attributes:
         name: such as ``step.0``.
-        timestep: of 1000, after the shift; None where there is none.
+        timestep: from 0 to 1000, after the sampler's shift; None if the pass has none.
     """
 
     name: str
@@ -72,7 +72,7 @@ class FixedWork:
     """Work of a block that no recipe changes, in high precision.
 
     Attributes:
-        flops: of one call.
+        flops: floating-point operations of one call.
         elements: read and written by one call.
         calls: number of calls in a block.
     """
@@ -92,14 +92,15 @@ class Family(ABC):
         name: in presets and manifests.
         program: name of the runtime program.
         tables: tables of a preset that hold its settings, with the class that checks each.
-        read_off: further keys of ``to_json``, read from a checkpoint; None if there was none.
+        read_off: keys of ``to_json`` besides ``tables``. Their values come from a checkpoint; None
+            if there was none.
         groups: every weights group that a model of this family may have.
         text_group: the group whose only component turns texts into embeddings, if there is one.
-        quantized_group: the group that recipes are about.
-        recipes: name of the shipped recipe by precision, for a family that a target's does not fit.
+        quantized_group: the group whose layers a recipe quantizes.
+        recipes: names of the family's own recipes by precision; empty if the targets' recipes fit.
         single_file: True if one file may hold every part.
-        optional: by group that a model may lack, flags that leave it out.
-        layer_kinds: kinds of Linears in a block of that group's network.
+        optional: groups that a model may lack, with the flags that leave each out.
+        layer_kinds: kinds of Linears in a block of the quantized group's network.
         block_prefix: what the names of a block's layers start with, before the block's number.
     """
 
@@ -141,7 +142,7 @@ class Family(ABC):
 
     @property
     def quantized_part(self) -> Part:
-        """The part that recipes are about."""
+        """The part whose layers a recipe quantizes."""
         return self.parts[self.quantized_group]
 
     @property
@@ -156,7 +157,7 @@ class Family(ABC):
 
     @property
     def conditioning_groups(self) -> tuple[str, ...]:
-        """Groups without texts, besides the quantized one, that latents are generated with."""
+        """Groups that generating a latent needs besides the quantized and the text group."""
         return ()
 
     @property
@@ -166,9 +167,12 @@ class Family(ABC):
         return name
 
     def with_texts(self, path: Path) -> "tuple[Self, TextSource]":
-        """Finds a text encoder in a folder or file; returns the model that has it, and its files.
+        """Finds a text encoder in a folder or file; returns the model with it, and its files.
 
-        Families with a ``text_group`` implement it; it raises what is wrong with it.
+        Families with a ``text_group`` implement it.
+
+        Raises:
+            VidcError: the encoder is missing or does not fit the model.
         """
         raise NotImplementedError
 
@@ -219,13 +223,13 @@ class Family(ABC):
     @property
     @abstractmethod
     def calibrated_tables(self) -> tuple[str, ...]:
-        """Keys of ``to_json`` that decide ranges; all but the batch."""
+        """Keys of ``to_json`` whose settings, except the batch, calibrated ranges depend on."""
 
     @abstractmethod
     def calls(self, layer: str) -> int:
-        """Returns the number of passes of a block that run a linear layer or ring attention.
+        """Returns how many of a block's passes run a layer: a linear layer or ring attention.
 
-        0 if it runs once a prompt.
+        0 if the layer runs once a prompt.
         """
 
     @abstractmethod

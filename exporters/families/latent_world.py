@@ -171,7 +171,7 @@ class LatentWorld(Family):
         return f"step.{int(inputs['step'])}" if component == "denoise" else "frame"
 
     def calibration_rollout(self) -> Rollout:
-        """Frames until no past latent is that of a new session, and as many of the model's own."""
+        """Frames until all past latents are generated ones, then as many frames more."""
         return Rollout(2 * self.unet.past, 1)
 
     def calls(self, layer: str) -> int:

@@ -22,7 +22,7 @@ _MAX_CHURN = math.sqrt(2) - 1
 
 @dataclass(frozen=True)
 class FrameConfig(Table):
-    """Height and width of a low-resolution frame; of a frame if there is no upsampler."""
+    """Height and width, in pixels, of a frame that the denoiser makes, before any upsampler."""
 
     height: int
     width: int
@@ -202,7 +202,7 @@ class World(Family):
         return {name: found[name] for name in self.part.component_names}
 
     def passes(self) -> tuple[Pass, ...]:
-        """Each step of both networks, without a timestep of 1000."""
+        """Each step of both networks; an EDM step has a noise level in place of a timestep."""
         return tuple(
             Pass(f"{name}.{step}", None)
             for name, sampler in self._samplers.items()
@@ -216,7 +216,7 @@ class World(Family):
         return f"{component}.{distances.index(min(distances))}"
 
     def calibration_rollout(self) -> Rollout:
-        """Frames until no past frame is drawn, and as many of the model's own."""
+        """Frames until all past frames are generated ones, then one more than as many."""
         return Rollout(2 * self.denoiser.past + 1, 1)
 
     def calls(self, layer: str) -> int:

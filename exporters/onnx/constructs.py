@@ -1,9 +1,9 @@
 """ONNX constructs that parsers ignore or refuse, one entry each.
 
-Measured with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 and 1.32 on a CPU. TensorRT has the entries
-of TensorRT-RTX, since both share the parser. ONNX Runtime on a GPU has those of the graph's rules
-and of missing CUDA kernels. Constructs that only older versions refuse stay in the table, since
-such a version may load a bundle.
+Measured with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 and 1.32 on a CPU. TensorRT shares the parser
+of TensorRT-RTX, so it has the same entries for parsing. ONNX Runtime on a GPU has the entries for
+rules of the graph, and those for missing CUDA kernels. Constructs that only older versions refuse
+stay in the table, since such a version may load a bundle.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The KV ring in TensorRT's native layers: updated in place, without a mask.
 
 A cache is ``[B, H, S, D]``. One TensorScatter writes a block; TensorRT updates in place if the
-block's slots are contiguous, which ``StreamConfig.aligned`` guarantees. Attention takes the number
+block's slots are contiguous, which ``Component.aligned`` guarantees. Attention takes the number
 of valid slots.
 """
 
