@@ -34,8 +34,8 @@ class Bundle:
 
     Args:
         program: session class of the bundle's program.
-        resources: what its sessions share.
-        notes: for the user: parts that work here but were built for something else.
+        resources: objects that its sessions share.
+        notes: messages for the user about parts that work here but were built for something else.
     """
 
     def __init__(

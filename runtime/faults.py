@@ -9,7 +9,7 @@ import torch
 from vidc.plugins.errors import UnavailableError
 
 NO_MEMORY = "CUDA error: out of memory"
-"""In the message of a ``torch.AcceleratorError`` after which the GPU still works."""
+"""Text in the message of a ``torch.AcceleratorError`` after which the GPU still works."""
 
 
 class EngineRunError(UnavailableError, RuntimeError):

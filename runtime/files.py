@@ -1,4 +1,4 @@
-"""Files of a bundle, each opened once, so that the bytes that are hashed are those used."""
+"""Files of a bundle, each opened once, so that the runtime uses the bytes that it hashed."""
 
 import errno
 import fcntl
@@ -50,11 +50,11 @@ class Files:
 
     @property
     def folder(self) -> str:
-        """Name of the folder that stays the same one when its path is given to another."""
+        """Path that leads to this folder even after another one has taken the folder's place."""
         return f"/proc/self/fd/{self._folder}"
 
     def name(self, path: str) -> str:
-        """Returns a name under which a library opens this very file while it is open here."""
+        """Returns a path by which a library opens the same file, valid while it is open here."""
         return f"/proc/self/fd/{self._descriptor(path)}"
 
     def read(self, path: str) -> bytes:
@@ -72,7 +72,7 @@ class Files:
         return data
 
     def sealed(self, path: str) -> str:
-        """Returns the name of a copy in memory that nobody can change; raises as ``read``."""
+        """Returns the path of a copy in memory that nobody can change; raises as ``read``."""
         data = memoryview(self.read(path))
         try:
             descriptor = os.memfd_create("vidc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -236,9 +236,10 @@ class GraphRunner(Runner):
 
 @contextmanager
 def _any_algorithm() -> Iterator[None]:
-    """Captures the same kernels whatever the caller's deterministic mode, which a process shares.
+    """Turns torch's deterministic mode, a setting of the process, off inside the block.
 
-    It would refuse cuBLAS without its environment variable and fill each new tensor.
+    With it, torch would refuse cuBLAS unless ``CUBLAS_WORKSPACE_CONFIG`` is set, and fill each new
+    tensor, so the captured kernels would differ.
     """
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")

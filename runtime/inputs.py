@@ -19,9 +19,10 @@ class Input:
     """A tensor that callers give to a session.
 
     Attributes:
-        name: of it, in messages.
-        code: of the error if it is no dense tensor of this shape, a float dtype and a known device.
-        hint: what to try if its shape is another.
+        name: its name in messages.
+        code: code of the error for anything but a dense tensor of the expected shape, of a float
+            dtype, on the CPU or the session's device.
+        hint: what to try if the shape is wrong.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Input:
             shape: expected.
             dtype: that the session computes with; any float dtype is accepted.
             device: of the session; a tensor on the CPU is accepted too.
-            finite: also refuses NaN and infinities, which waits for a tensor on a GPU.
+            finite: True to refuse NaN and infinities, too; this waits for a tensor on a GPU.
 
         Raises:
             UsageError: ``code``; ``VIDC-SESSION-FINITE``.

@@ -109,12 +109,12 @@ class Engine:
     Attributes:
         backend: the backend that built it.
         loader: the module of ``vidc.runtime.engines`` that loads it.
-        version: of the tool that built it.
-        precision: of its weights and matmuls.
+        version: version of the tool that built it.
+        precision: precision of its weights and matmuls.
         files: paths in the bundle; the first one is the file to open.
         signature: its inputs, outputs and states.
-        options: of the loader, free JSON.
-        requires: of the machine.
+        options: options of the loader, free JSON.
+        requires: requirements of the machine.
     """
 
     backend: str
@@ -274,7 +274,7 @@ class Manifest:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of the bundle's weights, golden data, and of all else as its engines."""
+        """Bytes of the bundle's weights, of its golden data, and of all other files: engines."""
         sizes = {"weights": 0, "golden data": 0, "engines": 0}
         for path, file in self.files.items():
             folder = path.partition("/")[0]

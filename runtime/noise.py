@@ -14,8 +14,9 @@ THREADS = 4
 def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Tensor:
     """Returns standard normal noise of one block, float32 ``[steps, *shape]`` on the CPU.
 
-    Philox counts from ``(0, 0, step, block)`` under the key ``seed``. Its bits are the same in
-    every version of numpy; numpy's normal distribution is not, so this is Box-Muller.
+    The random bits are those of Philox with key ``seed``, counting from ``(0, 0, step, block)``:
+    they are the same in every version of numpy. numpy's normal distribution may change between
+    versions, so the values are computed from the bits by the Box-Muller transform.
     """
     size = int(np.prod(shape))
     drawn = np.empty((steps, size), dtype=np.float32)

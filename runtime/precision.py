@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 _EXACT = ("none", "ieee")
-"""Values of ``fp32_precision`` that mean float32: unset, and set."""
+"""Values of ``fp32_precision`` that give float32: the default, and the explicit setting."""
 _lock = Lock()
 _inside = 0
 _restore: list[Callable[[], object]] = []
@@ -19,10 +19,10 @@ _restore: list[Callable[[], object]] = []
 def exact_float32() -> Iterator[None]:
     """Computes matmuls, and convolutions on a CPU, of float32 tensors in float32 in the block.
 
-    cuDNN's convolutions keep the caller's setting, which is TF32 by default. Engines are validated
-    so, and ``torch.set_float32_matmul_precision("medium")`` would change their results. The setting
-    belongs to the process: the first thread inside changes it, and the last one to leave restores
-    the caller's.
+    Engines are validated with these settings, and a caller's
+    ``torch.set_float32_matmul_precision("medium")`` would change their results. cuDNN's
+    convolutions keep the caller's setting, TF32 by default. The settings belong to the process: the
+    first thread that enters changes them, and the last one that leaves restores the caller's.
     """
     global _inside
     with _lock:

@@ -21,7 +21,7 @@ SPECS = {
     "world": "vidc.runtime.programs.world_spec:WorldSpec",
     "ring_world": "vidc.runtime.programs.ring_world_spec:RingWorldSpec",
 }
-"""The class ``Spec`` of each of these, which a manifest is read with without its session."""
+"""The class ``Spec`` of each of these programs, to read a manifest without its session class."""
 GROUP = "vidc.programs"
 """Entry point group for programs of other packages."""
 

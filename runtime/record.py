@@ -1,7 +1,7 @@
 """Record of a validated bundle: digests of its manifest's fields, in a file beside it.
 
-The manifest lists the digest of every file but its own. The record holds the digest of every field
-but ``files`` and ``signature``, so a field that changes after the validation differs from it.
+The manifest lists the digest of every file but its own. The record has the digest of every field
+but ``files`` and ``signature``, so that a change to a field after the validation is found.
 """
 
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ class Watch:
     def __init__(self, name: str, device: torch.device) -> None:
         self._name = name
         self._seen = torch.zeros(2, dtype=torch.float32, device=device)
-        """Zeros; NaN from the first such result until ``clear``."""
+        """Zeros; NaN after the first result that was not finite, until ``clear``."""
         self._known = self._seen
         if device.type == "cuda":
             self._known = torch.zeros(2, dtype=torch.float32, device="cpu", pin_memory=True)

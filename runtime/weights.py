@@ -19,8 +19,8 @@ class Weights:
     """Tensors named ``<weights file>.<key>``, memory-mapped until first use.
 
     Args:
-        files: by stem.
-        device: of the tensors.
+        files: paths of the safetensors files by stem.
+        device: device of the tensors.
 
     Raises:
         GateError: ``VIDC-BUNDLE-MALFORMED``, a file is not of safetensors.
@@ -74,7 +74,7 @@ class Weights:
         return self._loaded[name, False]
 
     def product(self, name: str, first: str, second: str) -> Tensor:
-        """Returns the product of two tensors, under its own name.
+        """Returns the element-wise product of two tensors, under its own name.
 
         Raises:
             KeyError: there is no such tensor, or their shapes do not match.
@@ -90,7 +90,7 @@ class Weights:
 def _open(stem: str, path: Path | str, device: torch.device) -> Any:
     try:
         return safe_open(str(path), framework="pt", device=str(device))
-    except RuntimeError as error:  # As torch says that there are too many open files.
+    except RuntimeError as error:  # Such as too many open files.
         raise GateError(
             "VIDC-BUNDLE-UNREADABLE",
             f"weights {stem} cannot be read: {str(error)[:200]}",

@@ -24,7 +24,11 @@ class Engine(Protocol):
         """Its tensors, and the states that it writes in place."""
 
     def run(self, buffers: Buffers, states: States) -> None:
-        """Reads inputs and states, writes outputs and states; flips states written to a spare."""
+        """Reads inputs and states, writes outputs and new states.
+
+        A state that the engine cannot write in place has its new value in a spare buffer first.
+        After the call, ``states`` has the new value.
+        """
 
     def weight(self, name: str) -> Tensor:
         """Returns a weight of the engine by name, such as the scale of an 8-bit state.
@@ -50,8 +54,8 @@ class Loader(Protocol):
     """The function ``load`` of a module ``vidc.runtime.engines.<name>``.
 
     The module also has ``CAPTURABLE``: True if its engines, on a GPU, only enqueue work on the
-    current stream, so that a CUDA graph can capture them. It has ``VERSION``: of the tool that runs
-    its engines here; None if ``load`` refuses engines of other versions itself.
+    current stream, so that a CUDA graph can capture them. Its ``VERSION`` is that of the installed
+    tool that runs the engines; None if ``load`` itself refuses engines of other versions.
     """
 
     def __call__(

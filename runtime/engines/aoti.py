@@ -53,8 +53,8 @@ class Options:
     Attributes:
         channels_last: names of convolution weights that the code reads in channels-last format.
         packed: by constant name, the weights that the code reads as one concatenated tensor.
-        products: by constant name, the two weights, of which the first may be packed, whose product
-            the code reads.
+        products: by constant name, the two weights whose element-wise product the code reads; the
+            first may be a packed one.
     """
 
     channels_last: tuple[str, ...] = ()
@@ -79,8 +79,8 @@ class Description:
 
     Attributes:
         signature: the engine's.
-        constants: by name; of a packed one, the whole, and of a product, the result.
-        options: of the loader.
+        constants: by name; a packed one as a whole, and a product as its result.
+        options: options of the loader.
     """
 
     signature: Signature
@@ -92,11 +92,11 @@ class AotInductorEngine:
     """A loaded package, and the weights that it reads.
 
     Args:
-        file: of the package in the bundle.
+        file: path of the package in the bundle.
         package: torch's own loader of the package.
         signature: the engine's.
-        constants: every tensor the package reads; the package only points to them.
-        folder: that the package is unpacked into; removed with the engine.
+        constants: every tensor that the package reads; the package only points to them.
+        folder: folder that the package is unpacked into; removed with the engine.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class AotInductorEngine:
         self._folder = folder
         self._package = package
         self._constants = dict(constants)
-        # Torch (2.11 to 2.13) never gives back the tensors that it was handed: these are its own.
+        # torch 2.11 to 2.13 keeps the tensors that it gets here for good. So it gets other tensor
+        # objects over the same memory, and _let_go takes the memory from them.
         handed = {name: tensor.detach() for name, tensor in constants.items()}
         package.load_constants(handed, _USE_INACTIVE, _CHECK_FULL_UPDATE, _USER_MANAGED)
         weakref.finalize(self, _let_go, list(handed.values())).atexit = False

@@ -54,9 +54,10 @@ class Options:
 
     Attributes:
         graph_optimization_level: a member of ``onnxruntime.GraphOptimizationLevel``.
-        disable_prepacking: sessions share the bundle's weights; prepacked, each has its own copy.
-        weights_given: weights are graph inputs instead of initializers.
-        cuda_graph: on a GPU, runs are captured if every node has a CUDA kernel.
+        disable_prepacking: True to share the bundle's weights between sessions; with prepacking,
+            each session has its own copy.
+        weights_given: True if weights are graph inputs instead of initializers.
+        cuda_graph: True to capture runs on a GPU, if every node has a CUDA kernel.
     """
 
     graph_optimization_level: str
@@ -95,9 +96,9 @@ class OnnxRuntimeEngine:
         session: on the device of the buffers.
         signature: the engine's.
         given: weights that are graph inputs, by name; the session only points to them.
-        weights: of the bundle.
-        device: of the buffers and the weights.
-        captured: the session captures its runs as CUDA graphs.
+        weights: weights of the bundle.
+        device: device of the buffers and the weights.
+        captured: True if the session captures its runs as CUDA graphs.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class OnnxRuntimeEngine:
     ) -> None:
         self.signature = signature
         self.captured = captured
-        """Runs are captured as CUDA graphs and replayed."""
+        """True if runs are captured as CUDA graphs and replayed."""
         self._file = file
         self._session = session
         self._device = device
@@ -162,7 +163,7 @@ class OnnxRuntimeEngine:
         try:
             self._session.run_with_iobinding(self._binding, options)
         except Exception as error:
-            # ONNX Runtime's exceptions have no common base; gpu_faults handles the first.
+            # ONNX Runtime's exceptions have no common base. gpu_faults handles OutOfMemoryError.
             if self._device.type == "cuda" and any(words in str(error) for words in _NO_MEMORY):
                 raise torch.OutOfMemoryError(str(error)) from error
             raise engine_error(self._file, error) from error

@@ -21,9 +21,9 @@ def torch_memory(device: torch.device) -> Mapping[str, str]:
     """Returns CUDA provider options that make ONNX Runtime use PyTorch's allocator.
 
     ONNX Runtime's own arena, one per session, never shrinks; PyTorch reuses blocks for the next
-    engine. The blocks belong to a stream without other work, so memory that an engine frees while
-    it runs goes to no other work before it is done. Not for captured graphs: their memory must stay
-    their own.
+    engine. The blocks belong to a stream without other work, so no other work gets memory that an
+    engine frees while it still runs. Captured graphs must not use these options: nothing else may
+    use their memory.
     """
     device = torch.device("cuda", device.index or 0)  # The allocator requires an index.
     stream = torch.cuda.Stream(device)

@@ -18,7 +18,7 @@ class Acting(Session[S]):
     """A session that makes each frame from an action and past frames, which are states.
 
     A subclass prepares ``_replay_frame``, which computes a frame from ``_draws``, ``_action`` and
-    the states, and moves those on by one.
+    the states, and then updates the states for the next frame.
     """
 
     _replay_frame: Work
@@ -47,9 +47,9 @@ class Acting(Session[S]):
         self._noise = torch.zeros(spec.noise_shape, dtype=torch.float32, device=device)
         pieces = self._noise[0].split([draw.size for draw in spec.draws])
         self._draws = [p.view(d.shape) for p, d in zip(pieces, spec.draws, strict=True)]
-        """Views of ``_noise``, one a draw."""
+        """Views of ``_noise``, one for each draw."""
         self._none = torch.zeros(spec.actions, dtype=torch.float32, device=device)
-        """The action that does nothing: the first input if exactly one is 1."""
+        """The action that does nothing: zeros, or for one-hot actions the first one."""
         if spec.one_hot:
             self._none[0] = 1
         self._action = self._none.clone()
@@ -79,9 +79,9 @@ class Acting(Session[S]):
         """Generates a frame; returns a clone of ``result``, which ``_replay_frame`` writes.
 
         Args:
-            noise: of a caller, or None.
-            result: to return.
-            checked: tensor in which values that are not finite end the session.
+            noise: a caller's noise, or None to draw it.
+            result: tensor to return.
+            checked: tensor to check: the session ends if its values are not finite.
         """
         given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
         with self._turn(LATENTS, after_caller=given is not None, retryable=True):
@@ -97,7 +97,7 @@ class Acting(Session[S]):
             made = result.clone()
             self.blocks += 1
         if given is None:
-            # A frame may take less time than its noise: each thread draws one.
+            # Drawing a frame's noise may take longer than the frame, so threads draw several.
             self._source.draw_ahead(*range(self.blocks, self.blocks + THREADS))
         return self._resources.runners[LATENTS].hand_out(made)
 

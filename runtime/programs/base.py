@@ -71,11 +71,11 @@ class Session(Generic[S]):
 
     Attributes:
         Spec: class of the program's parameters.
-        teacher_forced: components and their outputs that the reference's values replace under
-            teacher forcing. The first determines a block.
+        teacher_forced: pairs of a component and an output that the reference's values replace under
+            teacher forcing. The first pair's component generates: its precision is the block's.
         forces_blocks: True if ``force`` is implemented.
-        rounded_feedback: True if a block starts from results rounded to 8 bits.
-        decoder_names: the decoder's name in metrics, and in texts.
+        rounded_feedback: True if a block starts from earlier results rounded to 8 bits.
+        decoder_names: the decoder's name in metrics, and its name in texts.
     """
 
     Spec: ClassVar[type[ProgramSpec]]
@@ -120,7 +120,7 @@ class Session(Generic[S]):
         """Sets everything that lasts from block to block to its initial value for ``self.seed``."""
         self._states.clear()
         self._unfinished = False
-        """True after a block that failed midway: its noise may stand in a ring's oldest slots."""
+        """True after a block failed midway: keys of its noise may be in a ring's oldest slots."""
 
     def _require_finished(self) -> None:
         """Refuses a clean pass of the newest block after a later one has failed midway.
@@ -143,7 +143,7 @@ class Session(Generic[S]):
         Args:
             resources: engines to call.
             inputs: ``prompts``, ``noise`` and ``tokens`` of a rollout.
-            played: its ``latents`` and ``frames``.
+            played: ``latents`` and ``frames`` of the rollout.
         """
 
     def prompt(self, prompt: Any) -> None:

@@ -113,7 +113,8 @@ class CausalVideo(Session[StreamSpec]):
         Raises:
             VidcError: as raised by ``embeds``.
         """
-        if self._frame and not self._prompted:  # The remembered block has no keys and values yet.
+        # A block that was remembered before the first prompt has no keys and values yet.
+        if self._frame and not self._prompted:
             self.switch_prompt(prompt)
             return
         embeds = self.embeds(prompt)

@@ -210,7 +210,7 @@ class Clip(Session[ClipSpec]):
             self._allocate_passes(device)
 
     def _allocate_passes(self, device: torch.device) -> None:
-        """Makes a step's buffers; those of two passes are views of one input and one output."""
+        """Makes a step's buffers; with two passes, their tensors are views of shared ones."""
         passes = [self._buffers["denoise"]]
         if self.spec.two_passes:
             passes.append(Buffers(self._resources.engines["denoise"].signature, device))

@@ -27,12 +27,13 @@ class ClipSpec(ProgramSpec):
         image_dim: width of the image's embedding.
         image_encoder: True if the bundle computes that embedding.
         guidance: guidance scale of the first and of the last frame; (1, 1) is without guidance.
-        two_passes: True if the unconditional prediction is a pass of its own.
+        two_passes: True if a step calls the network once for each of its two predictions.
         sigmas: noise levels before each denoising step, and 0 after the last.
         fresh_noise: True for a consistency model: a step ends with the denoised latent and new
             noise. False for Euler steps.
-        cache_interval: one step in so many runs ``denoise`` and those between ``denoise_shallow``,
-            which reads what that step left in a state (DeepCache); 1 is without it.
+        cache_interval: every so many steps, one runs ``denoise``, which stores its deep features
+            in a state. The steps between run ``denoise_shallow``, which reads them (DeepCache). 1
+            is without DeepCache.
     """
 
     default_blocks: ClassVar[int] = 1
@@ -156,7 +157,7 @@ class ClipSpec(ProgramSpec):
 
     @property
     def calls(self) -> Mapping[str, Mapping[str, int]]:
-        """Calls of a clip, whose image is encoded before, and of its decoding."""
+        """Calls of a clip's steps and of its decoding; encoding its image is not among them."""
         steps = Counter(self.denoiser(step) for step in range(self.steps))
         return {
             "block": {name: count * self.passes for name, count in steps.items()},

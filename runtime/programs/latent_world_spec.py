@@ -12,7 +12,7 @@ from vidc.runtime.programs.pixels import COLORS
 
 _MAX_SIZE = 2**24
 _BETWEEN = ("action.kv", "step.shifts")
-"""States that one engine writes for another, in sizes that only they know."""
+"""States that one engine writes for another; the spec does not know their sizes."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class LatentWorldSpec(ActionSpec):
         actions: inputs of an action.
         one_hot: True if exactly one input of an action is 1, False if any may be.
         timesteps: of each denoising step, falling.
-        alphas: share of signal, squared, before each step and after the last (DDIM's
-            ``alphas_cumprod``).
+        alphas: share of a latent's variance that is signal, before each step and after the last
+            (``alphas_cumprod`` in diffusers).
         guidance: scale of guidance by past latents; 1 is without it.
         past_noise: standard deviation of the noise that past latents get.
-        bucket: class of that noise level.
+        bucket: class by which the network is told that noise level.
     """
 
     latent: tuple[int, int, int]

@@ -200,7 +200,7 @@ class RingWorld(Acting[RingWorldSpec]):
         self._run("condition_frame")
 
     def _clean(self) -> None:
-        """Writes the keys and values of ``_latent`` at ``_position``, and moves that on."""
+        """Writes the keys and values of ``_latent`` at ``_position``, and adds 1 to it."""
         self._place("kv_update")
         passes = len(self._timesteps)
         self._buffers["kv_update"].set({"latent": self._latent, "step": passes - 1})

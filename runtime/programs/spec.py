@@ -29,12 +29,12 @@ class ProgramSpec:
 
     @property
     def decode_components(self) -> tuple[str, ...]:
-        """Components that decode; one for the first block alone comes first."""
+        """Components that decode; a separate one for the first block comes first."""
         raise NotImplementedError
 
     @property
     def decoders(self) -> tuple[str, ...]:
-        """Names of the decoders that a session chooses from; empty if there is one alone."""
+        """Names of the decoders that a session can choose; empty if there is no choice."""
         return ()
 
     def with_decoder(self, name: str | None) -> Self:
@@ -99,7 +99,11 @@ class ProgramSpec:
 
     @property
     def calls(self) -> Mapping[str, Mapping[str, int]]:
-        """Number of calls by action (``block``, ``switch``, the name of decoding) and component."""
+        """Number of calls by action and component.
+
+        Actions are ``block``, ``switch`` and the decoder's name in metrics, the first one of
+        ``Session.decoder_names``.
+        """
         raise NotImplementedError
 
     @property

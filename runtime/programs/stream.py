@@ -37,7 +37,7 @@ class StreamSpec(ProgramSpec):
             the block is returned: it runs at the start of the next block, and a prompt switch
             takes its place.
         decoders: first words of the names of the components that decode; sessions use the first
-            unless told.
+            one by default.
     """
 
     batch: int
@@ -187,9 +187,10 @@ class StreamSpec(ProgramSpec):
 
     @property
     def switch_points(self) -> range:
-        """Blocks after which a switch recomputes something new: as the ring fills, once it wraps.
+        """Numbers of blocks after which golden data switch prompts: each fills the ring further.
 
-        The first block is left out: recomputing it is a clean pass like any other.
+        After the last of them the ring has wrapped. One block is left out: recomputing it is a
+        clean pass like any other.
         """
         return range(2, self.window // self.block + 2)
 
@@ -222,7 +223,7 @@ class StreamSpec(ProgramSpec):
                     _compare(f"{state.name} of {component}", state.component_shape, stored)
 
     def _shapes(self, component: str) -> Mapping[str, _Shape]:
-        """Returns the shapes of a component's inputs and outputs; empty for another's."""
+        """Returns the shapes of a component's inputs and outputs; empty if it is not a stream's."""
         text = (self.batch, *self.text)
         if component == "text_kv":
             return {"text_embeds": text}

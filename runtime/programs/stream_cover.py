@@ -28,7 +28,7 @@ def cover(resources: Resources, inputs: Any, played: Any) -> None:
 
 
 def _single_step(resources: Resources) -> Resources:
-    """Returns resources of sessions that denoise once: later steps read the ring no differently."""
+    """Returns resources with one denoising step: further steps read the ring in the same way."""
     spec = resources.spec
     return replace(
         resources, spec=replace(spec, timesteps=spec.timesteps[:1], sigmas=spec.sigmas[:1])
@@ -44,7 +44,7 @@ def _write_everywhere(session: CausalVideo, inputs: Any, latents: list[Tensor]) 
 
 
 def _switch_everywhere(session: CausalVideo, inputs: Any, latents: list[Tensor]) -> None:
-    """Switches to and fro until the ring has wrapped."""
+    """Switches between two prompts after each block but the first, until the ring has wrapped."""
     points = session.spec.switch_points
     session.prompt(inputs.prompts[0])
     for blocks in range(1, points.stop):
@@ -77,7 +77,7 @@ def _encode(resources: Resources, decoder: str, frames: Mapping[int, Tensor]) ->
 
 
 def _decode(resources: Resources, decoder: str, latents: list[Tensor]) -> None:
-    """Decodes all latents of a rollout with a decoder that it does not use."""
+    """Decodes all latents of a rollout with a decoder that the rollout does not use."""
     spec = resources.spec.with_decoder(decoder)
     with CausalVideo(replace(resources, spec=spec)) as session:
         for latent in latents:

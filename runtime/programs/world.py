@@ -158,8 +158,8 @@ class World(Acting[WorldSpec]):
     def _sampled(self, network: str, sampler: SamplerSpec, draws: Iterator[Tensor]) -> Tensor:
         """Returns a frame of a network.
 
-        The network is told sigma before the noise of ``gammas`` is added, as in DIAMOND's public
-        sampler; Karras et al. tell it the level after.
+        The network gets the noise level from before ``gammas`` raise it, as in DIAMOND's public
+        sampler. In the algorithm of Karras et al., it gets the raised level.
         """
         x, inputs = next(draws), self._buffers[network].inputs
         if "added" in inputs:
@@ -186,13 +186,13 @@ class World(Acting[WorldSpec]):
         buffers = self._buffers[network]
         buffers.set({"x": x, "sigma": sigma})
         self._run(network)
-        # Before truncation, which makes pixels of values that are not finite.
+        # Checked before truncation, which would turn NaN and infinities into pixels.
         self._watch(FRAMES, buffers["denoised"])
         return truncated(buffers["denoised"])
 
 
 def _picture(frame: Tensor) -> Tensor:
     """Converts a frame ``[1, 3, H, W]`` of one of 256 levels, from -1 to 1, to uint8 NHWC."""
-    # Rounded, not truncated: the last step of a sampler is off by float32's rounding.
+    # Rounded, not truncated: a sampler's last step leaves levels with float32 rounding errors.
     scaled = frame.add(1).mul(127.5).round().clamp(0, 255)
     return scaled.permute(0, 2, 3, 1).to(torch.uint8, memory_format=torch.contiguous_format)

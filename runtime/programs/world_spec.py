@@ -20,7 +20,8 @@ class SamplerSpec:
         sigmas: noise level before each step, falling; the last step ends at 0.
         gammas: share by which each step first raises its noise level.
         churn_noise: standard deviation of the noise that raises it.
-        past_noise: sigma of the noise that past frames get before each step; it adds up.
+        past_noise: sigma of the noise that past frames get before each step, on top of that of
+            earlier steps.
         order: 1 for Euler's method, 2 for Heun's.
     """
 
@@ -71,8 +72,8 @@ class WorldSpec(ActionSpec):
     """Static sizes of a world model.
 
     Attributes:
-        low: height and width of a low-resolution frame; of a frame if there is no upsampler.
-        factor: height and width of a frame over those of a low-resolution one.
+        low: height and width of a frame that the denoiser makes, before any upsampler.
+        factor: height and width of a frame over those of ``low``; 1 without an upsampler.
         past: past low-resolution frames, and actions, that condition the next one.
         past_full: past frames that condition the upsampler; 0 if there is none.
         actions: inputs of an action.
@@ -140,7 +141,7 @@ class WorldSpec(ActionSpec):
     def draws(self) -> tuple[Draw, ...]:
         """All draws of a frame, in their order: the denoiser's, then the upsampler's.
 
-        They are those of the public code, so its noise can be given to ``step`` as it was drawn.
+        The public code makes the same draws in the same order, so ``step`` can take its noise.
         """
         found = self.denoise.draws("denoise", self.low_shape, self.past_shape)
         if self.upsample is not None:
