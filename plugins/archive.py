@@ -111,7 +111,7 @@ class Archive:
         return total, start, end
 
     def _read_member(self, at: int, place: int) -> tuple[str, Member, int, int]:
-        """Returns the member that the directory has at ``at``, and the ends of both.
+        """Returns a member's name and place, and the ends of the member and of its entry.
 
         Args:
             at: offset of the directory's entry.
@@ -139,7 +139,10 @@ class Archive:
     def _check_local(
         self, place: int, raw: bytes, flags: int, sums: tuple[int, int, int]
     ) -> tuple[int, int]:
-        """Compares a member's own header with the directory; returns its bytes' start, its end."""
+        """Compares a member's own header with the directory; returns start and end of the member.
+
+        The start is that of its bytes; the end includes a descriptor after them.
+        """
         header = _LOCAL_HEADER.unpack_from(self._data, place)
         magic, _, own_flags, method, _, _, crc, stored, size, name_size, extra_size = header
         begin = place + _LOCAL_HEADER.size
@@ -160,7 +163,7 @@ class Archive:
 
     def _after_descriptor(self, end: int, sums: tuple[int, int, int], raw: bytes) -> int:
         """Returns where the record ends that repeats a member's sizes after its bytes."""
-        # The wide form alone has room for 4 GB.
+        # Sizes of 4 GB and more fit only the form with 64 bits.
         narrow = [struct.pack("<4I", _DESCRIPTOR, *sums)] if max(sums) <= _FULL32 else []
         forms = [*narrow, struct.pack("<2I2Q", _DESCRIPTOR, *sums)]
         expected = [form for form in forms if self._data[end : end + len(form)] == form]

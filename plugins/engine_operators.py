@@ -22,7 +22,7 @@ PLAIN = (
 RINGS_8BIT = ("qk_norm_rope_ring_write_static", "ring_attention_8bit")
 """Operators of engines with 8-bit rings."""
 OPERATORS = tuple(sorted((*PLAIN, *RINGS_8BIT)))
-"""Names, sorted."""
+"""Names of all these operators, sorted."""
 
 
 @cache
@@ -31,9 +31,9 @@ def kernel_error(
 ) -> UnavailableError | None:
     """Returns the error if kernels do not run on a device, else None.
 
-    A library may not be compiled for this GPU. So each kernel of ``PLAIN`` runs on a few KB, once a
-    process, and those of ``RINGS_8BIT`` if ``operators`` has one of them. The error is
-    ``VIDC-KERNEL-LIBRARY``, ``VIDC-KERNEL-ABI`` or ``VIDC-KERNEL-GPU``.
+    A library may not be compiled for this GPU. So each kernel of ``PLAIN`` runs on a few KB of
+    data, once a process; those of ``RINGS_8BIT`` run too if ``operators`` has one of them. The
+    error is ``VIDC-KERNEL-LIBRARY``, ``VIDC-KERNEL-ABI`` or ``VIDC-KERNEL-GPU``.
 
     Args:
         device: a GPU; on a CPU the references run and no library is needed.

@@ -24,13 +24,13 @@ class Installation:
 
     Attributes:
         install: words before a requirement, such as ``("pip", "install")``.
-        inject: the same for a package other than vidc; differs for programs that give each
-            application an environment of its own.
+        inject: the same for a package other than vidc; it differs with pipx and ``uv tool``, which
+            give each application an environment of its own.
         remove: words that uninstall a package.
         source: what vidc was installed from: its name (an index), a folder, a wheel or a URL.
-        editable: whether it runs from that folder.
-        extras: those that it was installed with, where another installation drops them: with pipx
-            and ``uv tool``.
+        editable: True if it runs from that folder.
+        extras: extras that vidc was installed with, if installing it again would drop them: with
+            pipx and ``uv tool``.
     """
 
     install: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 A value is ``quantized * scale``. Quantizing divides by the scale, as ONNX does, rounds to nearest
 even, and saturates at the largest number. Kernels multiply by the inverse of the scale instead, so
-a value near the middle of two numbers may round to the other one.
+a value close to the middle between two 8-bit numbers may round to the other number there.
 """
 
 import torch

@@ -49,7 +49,7 @@ class Rounding:
         scale: scale per head, float32 ``[H]``.
         mean: mean subtracted before quantization, float32 ``[H, D]``; None for zeros.
         reordered: True if slots are in the order of ``transposed_values.py``.
-        padding: number of slots behind the component's that nothing writes.
+        padding: number of slots after the component's; nothing writes them.
     """
 
     scale: str
@@ -69,11 +69,12 @@ class TensorSpec:
     """One tensor of a signature.
 
     Attributes:
-        access: only of a state.
+        access: the component's access to a state; None for any other tensor.
         in_place: True if the engine writes the state where it reads it; otherwise the new value
             is in a second buffer.
-        axes: the component's axis for each axis of the engine's state; None if they are equal.
-        rounding: only of an 8-bit ring.
+        axes: the component's axis for each axis of the engine's state; None if their order is the
+            same.
+        rounding: quantization of an 8-bit ring; None for any other tensor.
     """
 
     name: str
@@ -139,7 +140,7 @@ class TensorSpec:
         return state.permute([self.axes.index(axis) for axis in range(len(self.axes))])
 
     def ordered(self, state: Tensor) -> Tensor:
-        """Returns an engine's state with the component's axes and slots: no padding, its order."""
+        """Returns an engine's state in the component's order of axes and slots, without padding."""
         if self.rounding is None or not self.rounding.reordered:
             return self.original(state)
         numbers = self.original(state.view(torch.int8))

@@ -3,8 +3,8 @@
 When TensorRT-RTX's parser adds a plugin to a network, it opens ``libtensorrt_rtx.so``. The package
 has ``libtensorrt_rtx.so.1`` alone, and without the other name the parser ends the process. So
 ``import_tensorrt`` loads the package's libraries through a private folder of links, which has both
-names. The loader takes that folder for the libraries' own (``$ORIGIN``) and searches it, and the
-installed package stays as it is.
+names. The dynamic loader then searches that folder, as the libraries' own (``$ORIGIN``). The
+installed package stays unchanged.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def finds_its_library(name: str) -> bool:
 def _load_through_links() -> None:
     package = _package()
     if package is None or not all((package / name).is_file() for name in (_CORE, _PARSER)):
-        return  # Another way to install it; `finds_its_library` says if the parser can do without.
+        return  # Installed in another way: `finds_its_library` says if the parser can add plugins.
     _links.append(TemporaryDirectory(prefix="vidc-tensorrt-rtx-"))
     folder = Path(_links[-1].name)
     for name in (_CORE, _PARSER):

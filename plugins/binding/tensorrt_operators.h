@@ -12,7 +12,7 @@ namespace vidc {
 
 struct Input {
   const char* name;
-  std::vector<DType> allowed;  // empty if it has the dtype of input `like`
+  std::vector<DType> allowed;  // empty: the dtype of input `like`
   int like = -1;
 };
 
@@ -23,9 +23,9 @@ struct Axis {
 
 struct Output {
   const char* name;
-  DType dtype;  // other if it has the dtype of input `like`
+  DType dtype;  // DType::other: the dtype of input `like`
   int like;
-  std::vector<Axis> shape;  // empty if it has the shape of input `like`
+  std::vector<Axis> shape;  // empty: the shape of input `like`
   int written = -1;         // the input that this output overwrites, or -1
 };
 
@@ -34,7 +34,7 @@ using Views = std::vector<TensorView>;
 struct Operator {
   const char* name;
   std::vector<Input> inputs;
-  int optional_inputs;  // number of inputs at the end that may be left out
+  int optional_inputs;  // number of last inputs that may be left out
   std::vector<Attribute> attributes;
   // Refuses attributes that are invalid for any tensors; may be null.
   void (*check_attributes)(const Checks& checks, const Attributes& attributes);

@@ -1,4 +1,5 @@
-// Errors of plugins, reported without exceptions: TensorRT is built with another compiler.
+// Errors of plugins, reported without exceptions, which cannot pass through TensorRT: it is built
+// with another compiler.
 #pragma once
 
 #include <NvInferRuntime.h>

@@ -2,7 +2,8 @@
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
-// Weak: a torch without CUDA lacks it. torch/csrc/stable gives no stream handle before torch 2.13.
+// Weak, because a torch without CUDA lacks this function. Before torch 2.13, torch/csrc/stable has
+// no function that returns a stream handle.
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device,
                                                                                    void** stream);
 

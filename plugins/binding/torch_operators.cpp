@@ -223,8 +223,8 @@ void register_on_cuda(torch::stable::detail::StableLibrary& library) {
 }  // namespace
 }  // namespace vidc
 
-// Does on request what STABLE_TORCH_LIBRARY_IMPL does when a library is opened: reading the ABI of
-// a library opens it, which must not register operators of another ABI.
+// Registers the operators. STABLE_TORCH_LIBRARY_IMPL would do so when the library is opened. But
+// vidc opens a library to read its ABI, and must not register operators of another ABI.
 extern "C" __attribute__((visibility("default"))) void vidc_register_torch_operators() {
   using torch::stable::detail::StableLibrary;
   static const torch::stable::detail::StableTorchLibraryInit registration(

@@ -77,8 +77,8 @@ class Checks {
   const char* operator_;
 };
 
-std::string text(const TensorView& tensor);  // its shape
+std::string text(const TensorView& tensor);  // the tensor's shape
 std::string text(DType dtype);
-DType dtype_named(const std::string& name);  // other if unknown
+DType dtype_named(const std::string& name);  // DType::other for an unknown name
 
 }  // namespace vidc

@@ -11,8 +11,8 @@ namespace {
 const Checks kChecks("group_norm_silu");
 
 constexpr int64_t kMostChannels = kNormThreads * kVector, kMostImages = 65535;
-constexpr int64_t kThreads = 256;  // about those of a block
-constexpr int64_t kBlocks = 1024;  // several for each multiprocessor
+constexpr int64_t kThreads = 256;  // approximate threads of a block
+constexpr int64_t kBlocks = 1024;  // blocks of a launch: several for each multiprocessor
 
 int64_t rows_of(int64_t channels) { return std::max<int64_t>(1, kThreads / (channels / kVector)); }
 

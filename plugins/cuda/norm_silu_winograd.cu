@@ -7,13 +7,13 @@ namespace {
 
 const Checks kChecks("norm_silu_winograd");
 
-// Calls `body` with the value, if it is among those.
+// Calls `body` with the value if it is one of `Values`; returns false if it is not.
 template <int... Values, typename Body>
 bool with_value(int64_t value, Body&& body) {
   return ((value == Values && (body(std::integral_constant<int, Values>{}), true)) || ...);
 }
 
-// Calls `body` with the pairs of channels that a thread has.
+// Calls `body` with a thread's number of channel pairs; returns false for unsupported channels.
 template <typename Body>
 bool with_channels(int64_t channels, Body&& body) {
   constexpr int kStep = 2 * kPixelThreads;
@@ -25,7 +25,7 @@ bool with_tile(int64_t tile, Body&& body) {
   return with_value<2, 3, 4>(tile, body);
 }
 
-// Names of the products from `m1` on: those that are there, or those that a tile has.
+// Returns the names of the products from `m1` on for whose index `chosen` returns true.
 template <typename Chosen>
 std::string names(Chosen chosen) {
   std::string found;

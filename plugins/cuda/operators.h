@@ -40,7 +40,7 @@ void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given);
 void qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given, void* query, void* query_scale,
                                   cudaStream_t stream);
 
-// Products m0 to m5, or frames in m[0]; the others, `bias` and `residual` may be null.
+// Products m0 to m5, or frames in m[0]. All pointers but m[0] may be null.
 struct WinogradFrames {
   const TensorView* m[6];
   const TensorView *bias, *residual;
@@ -51,7 +51,7 @@ struct WinogradFrames {
 
 // Returns the number of tiles of a video.
 int64_t check_norm_silu_winograd(const WinogradFrames& given);
-// `sum` is not written unless it is kept.
+// `sum` is written only if `keep_sum` is true.
 void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, void* sum,
                         cudaStream_t stream);
 
@@ -66,7 +66,7 @@ struct GroupNormSiluArguments {
 };
 
 void check_group_norm_silu(const GroupNormSiluArguments& given);
-// Returns the bytes of workspace. Its content does not matter.
+// Returns the bytes of workspace. Its initial content does not matter.
 int64_t group_norm_silu_workspace(const GroupNormSiluArguments& given);
 void group_norm_silu(const GroupNormSiluArguments& given, void* workspace, void* output,
                      cudaStream_t stream);
@@ -104,8 +104,8 @@ struct RingAttention8Bit {
 
 void check_ring_attention_8bit_dtype(DType dtype);
 void check_ring_attention_8bit(const RingAttention8Bit& given, DType dtype);
-// Returns the bytes of workspace that suffice on any GPU and for smaller sizes. Its content does
-// not matter. Launches that may overlap need separate workspaces.
+// Returns the bytes of workspace that suffice on any GPU and for smaller sizes. Its initial content
+// does not matter. Launches that may overlap need separate workspaces.
 int64_t ring_attention_8bit_workspace(const RingAttention8Bit& given, DType dtype);
 void ring_attention_8bit(const RingAttention8Bit& given, DType dtype, void* workspace, void* output,
                          cudaStream_t stream);

@@ -10,8 +10,8 @@
 
 namespace vidc::ring_attention {
 
-// Sums add the `rounded` weights, not the exact ones: an output is then a convex combination of
-// values and does not overflow their type.
+// The sums of softmax weights add the weights after `rounded`, which are those that multiply the
+// values: an output is then a convex combination of values and does not overflow their type.
 struct Float16 {
   static __device__ __forceinline__ uint32_t pack(float x, float y) {
     const __half2 pair = __floats2half2_rn(x, y);

@@ -5,17 +5,17 @@
 // `rows`-th pixel of a chunk, so that all accesses are whole vectors of neighboring threads.
 //
 // The variance is the mean square less the squared mean, in float32. It loses digits if the mean is
-// far from 0, but fewer than rounding x to 16 bits has lost before.
+// far from 0, but fewer than x lost when it was rounded to 16 bits.
 #pragma once
 
 #include "sm75_vector.cuh"
 
 namespace vidc {
 
-constexpr int kNormThreads = 320;   // the most of a block
+constexpr int kNormThreads = 320;   // most threads of a block
 constexpr int kNormAhead = 4;       // vectors that a thread loads concurrently
 constexpr int kMostGroups = 256;
-constexpr int kGroupThreads = 1024;  // of the second kernel, which has few blocks
+constexpr int kGroupThreads = 1024;  // threads of a block of the second kernel; it has few blocks
 
 struct GroupNormSilu {
   const void* x;

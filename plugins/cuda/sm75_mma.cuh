@@ -7,10 +7,13 @@
 
 namespace vidc::mma {
 
-// sums += left x right: 16 x 8 in float32, 16 x 16 and 16 x 8 in float16. Lane 4 g + q has the sums
-// of rows g, g, g + 8, g + 8 and columns 2 q and 2 q + 1; `left` has two elements each of rows g, g
-// + 8, g, g + 8 and columns from 2 q, 2 q, 2 q + 8, 2 q + 8; `low` and `high` those of column g and
-// rows from 2 q and 2 q + 8.
+// sums += left x right: sums 16 x 8 in float32, left 16 x 16 and right 16 x 8 in float16. Lane
+// 4 g + q has:
+//
+//   sums[0..3]   (row, column): (g, 2 q), (g, 2 q + 1), (g + 8, 2 q), (g + 8, 2 q + 1)
+//   left[0..3]   two neighboring columns each, from (g, 2 q), (g + 8, 2 q), (g, 2 q + 8) and
+//                (g + 8, 2 q + 8)
+//   low, high    two neighboring rows each of column g of right, from row 2 q and from row 2 q + 8
 __device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&left)[4], uint32_t low,
                                          uint32_t high) {
 #if __CUDA_ARCH__ >= 800
@@ -46,8 +49,8 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[4], const uint32_t (
 #endif
 }
 
-// Loads four 8 x 8 matrices of 16-bit elements; lane i passes the address of row i % 8 of matrix i
-// / 8. Lane 4 g + q gets two elements of row g of each, from column 2 q on.
+// Loads four 8 x 8 matrices of 16-bit elements; lane i passes the address of row i % 8 of matrix
+// i / 8. Lane 4 g + q gets two elements of row g of each, from column 2 q on.
 __device__ __forceinline__ void load(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

@@ -30,7 +30,8 @@ struct NormSiluWinograd {
   int tiles;  // of a video
 };
 
-// A thread's channels: Pairs neighbors, each 2 * kPixelThreads after the one before.
+// A thread's channels: `Pairs` pairs of neighbors, each pair 2 * kPixelThreads channels after the
+// one before.
 template <int Pairs>
 struct Channels {
   float2 at[Pairs];

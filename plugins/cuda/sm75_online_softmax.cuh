@@ -1,7 +1,7 @@
 // Online softmax over tiles of keys, in a warp with 16 queries.
 //
-// As in a product's sums, lane 4 g + q has rows g and g + 8, and columns 2 q and 2 q + 1 of every
-// 8.
+// As in the sums of sm75_mma.cuh, lane 4 g + q has rows g and g + 8, and columns 2 q and 2 q + 1 of
+// every 8.
 #pragma once
 
 #include <cmath>

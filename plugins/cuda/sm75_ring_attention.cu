@@ -1,4 +1,4 @@
-// The host's side of ring attention on any GPU.
+// Host side of ring attention on any GPU: the choice and the launch of a kernel.
 
 #include "sm75_ring_attention.cuh"
 

@@ -1,4 +1,4 @@
-// The host's side of attention over a ring of 16 bits.
+// Host side of attention over a 16-bit ring: the choice and the launch of a kernel.
 
 #include "sm75_ring_attention_16bit.cuh"
 

@@ -6,7 +6,7 @@ namespace vidc {
 constexpr int kMostThreads = 1024;
 constexpr int kWarps = kMostThreads / 32;
 
-// `partial` is shared memory that no other call uses.
+// `partial` is shared memory that no other call uses; the block is of whole warps.
 __device__ __forceinline__ float2 block_sum(float2 value, float2 (&partial)[kWarps]) {
 #pragma unroll
   for (int offset = 16; offset; offset >>= 1) {

@@ -69,7 +69,7 @@ __device__ __forceinline__ TileSlots tile_slots(const Ring& ring, int tokens, in
   return {0, 0, 0, 0};
 }
 
-// The slot at a position of a group of 16, and the position of a slot.
+// Returns the slot at a position of a group of 16; `position_of` is the inverse.
 __device__ __forceinline__ int slot_at(int position) {
   return position / 4 * 2 + position % 2 + position / 2 % 2 * 8;
 }

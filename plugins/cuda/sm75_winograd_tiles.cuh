@@ -3,8 +3,9 @@
 
 namespace vidc {
 
-// Factors of m + 2 inputs by m + 2 values, and of m results by m + 2 products. A loop over them is
-// unrolled, so the compiler sees each as a constant and leaves out those that are zero.
+// `input` has the factors of m + 2 values in each of m + 2 inputs, `output` those of m + 2 products
+// in each of m results. Loops over them are unrolled, so each factor is a constant to the compiler,
+// which leaves out those that are zero.
 template <int Tile>
 struct Winograd;
 

@@ -85,11 +85,12 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Arrives at a barrier of `threads` without waiting.
+// Arrives at a barrier of `threads` and waits for the others.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Arrives at a barrier of `threads` without waiting.
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -181,14 +182,14 @@ __device__ __forceinline__ float fma_saturate(float a, float b, float c) {
   return d;
 }
 
-// Rounds two float16 in one register, saturating at 448.
+// Rounds two packed float16 numbers to e4m3, saturating at 448.
 __device__ __forceinline__ uint16_t two_e4m3(uint32_t halves) {
   uint16_t two;
   asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(two) : "r"(halves));
   return two;
 }
 
-// Rounds two floats, saturating at 448; `a` is in the lower byte.
+// Rounds two floats to e4m3, saturating at 448; `a` is in the lower byte.
 __device__ __forceinline__ uint16_t two_e4m3(float a, float b) {
   uint16_t two;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(two) : "f"(a), "f"(b));

@@ -1,10 +1,10 @@
 // Attention over an 8-bit ring for sm_90. ring_attention.h documents arguments and result,
 // sm90_ring_int8.cuh and sm90_ring_e4m3.cuh the computation.
 //
-// A CTA has warpgroups that compute, 64 queries each, and one that copies. INT8 has two. Each overlaps
-// its own products and exponentials: a block's product of weights and values runs beside the
-// exponentials of the next block. E4M3 has three. Each does one thing after another, and the products
-// of one run beside the exponentials of the others.
+// A CTA has one warpgroup that copies, and others that compute, 64 queries each. For INT8, two
+// compute. Each overlaps its own products and exponentials: a block's product of weights and values
+// runs beside the exponentials of the next block. For E4M3, three compute. Each does one thing
+// after another, and the products of one run beside the exponentials of the others.
 
 #pragma once
 
@@ -99,9 +99,9 @@ __device__ __forceinline__ void overlapped_step(const Self& me, const Turns& tur
   me.release(&shared.value_empty[now.stage]);
 }
 
-// Steps from one block of keys, the `count`-th of this CTA, to the next. Before and after it the
-// last block's weights are rounded, those of the previous block are multiplied, and nothing is
-// pending.
+// Steps from one block of keys, the `count`-th of this CTA, to the next. Before a step and after
+// it, the newest block's weights are rounded but not yet multiplied with its values, those of the
+// blocks before are multiplied, and no product is pending.
 template <typename Tile>
 __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s, uint32_t query,
                                      unsigned count, int valid, Shared<Tile>& shared) {

@@ -7,8 +7,8 @@
 
 namespace vidc::ring_attention {
 
-// A part of a tile, for one warpgroup: `Tile::kHead / 8` times four floats of each thread's output, then
-// its rows' references and sums.
+// Returns this thread's place in a part of a tile, for one warpgroup: `Tile::kHead / 8` times four
+// floats of each thread's output, then the references and sums of its rows.
 template <typename Tile>
 __device__ __forceinline__ float4* part(const Parameters& p, const Self& me, int slot) {
   constexpr int kVectors = (Tile::kHead / 8 + 1) * kGroupThreads;

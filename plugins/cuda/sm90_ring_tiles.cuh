@@ -13,12 +13,12 @@
 
 namespace vidc::ring_attention {
 
-constexpr int kRows = 64;
-constexpr int kKeys = 128;
-constexpr int kGroupThreads = 128;
-constexpr int kStages = 4;
-constexpr int kQueryStages = 2;
-constexpr int kDepth = 32;
+constexpr int kRows = 64;           // queries of a warpgroup
+constexpr int kKeys = 128;          // keys of a block
+constexpr int kGroupThreads = 128;  // threads of a warpgroup
+constexpr int kStages = 4;          // blocks of keys, and of values, in shared memory
+constexpr int kQueryStages = 2;     // tiles of queries in shared memory
+constexpr int kDepth = 32;          // depth of an 8-bit product
 constexpr int kCopyRegisters = 24;
 
 constexpr int kMostGroups = 3;

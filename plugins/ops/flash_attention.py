@@ -36,11 +36,12 @@ _BOX_BYTES = 128
 class LaunchFacts:
     """Launch parameters of a compiled kernel.
 
-    ``parameter_bytes`` has the sizes of the kernel's parameters. ``sizes`` to ``scale`` are the
-    indices of the parameters that it reads: numbers of queries, heads and batch rows; int32 ``[B]``
-    with its size; float32 ``[B, H, T]`` with sizes and strides; four tensor maps; the float32
-    factor of the logits in base 2. A kernel that merges padding has the factor of the logits in
-    base e there, and reads two more: log2(e), and the number of keys with padding.
+    ``parameter_bytes`` has the sizes of the kernel's parameters. The fields from ``sizes`` on are
+    indices of the parameters that the kernel reads. ``sizes``: numbers of queries, heads and batch
+    rows. ``lengths``: numbers of keys, int32 ``[B]``, and B. ``logsumexp``: float32 ``[B, H, T]``
+    with sizes and strides. ``query`` to ``output``: tensor maps. ``scale``: float32 factor of the
+    logits, for base 2. A kernel that merges padding has the factor for base e as ``scale``, and
+    reads two more: ``log2e``, log2(e), and ``capacity``, the number of keys with padding.
     """
 
     symbol: str
@@ -186,11 +187,11 @@ def check_memory(
 
     Args:
         checks: of the operator.
-        query: contiguous and aligned, like the next two.
-        key: on the device of ``query``.
-        value: on the device of ``query``.
-        name: the operator's name of ``lengths``.
-        lengths: on the device of ``query``.
+        query: must be contiguous and aligned to 16 bytes, like the next two.
+        key: must be on the device of ``query``.
+        value: must be on the device of ``query``.
+        name: the operator's name for ``lengths``.
+        lengths: must be on the device of ``query``.
     """
     for each, tensor in (("query", query), ("key", key), ("value", value)):
         strides = f"strides {tensor.stride()}"
@@ -324,9 +325,9 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
     """Softmax attention of a block's queries over the valid slots of a ring.
 
     The kernel reads ``valid_length`` on the device, so one CUDA graph serves every length. The
-    result is undefined if it is not from 1 to ``S``. Later slots are masked but must be finite,
-    because some are multiplied by 0: those up to the next multiple of the kernel's tile and, if
-    keys are split, the result of an empty half. Caches start as zeros.
+    result is undefined if it is not from 1 to ``S``. Later slots are masked, but their values must
+    be finite, because the kernel multiplies some by 0: those up to the next multiple of its tile
+    and, if keys are split in two halves, those of an empty half. A session's caches start as zeros.
 
     Args:
         query: ``[B, T, H, D]``, bfloat16 or float16, contiguous, on a CUDA device.

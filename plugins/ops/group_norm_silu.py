@@ -1,7 +1,7 @@
 """Operator ``group_norm_silu``: GroupNorm and SiLU of pixels whose channels are contiguous.
 
-This is the layout that convolutions on GPUs read and write, so nothing is transposed around it. A
-vector that the convolution before leaves out, such as its bias, is added on the way.
+This is the layout that convolutions on GPUs read and write, so no transposes are needed around the
+operator. It can first add a vector, such as the bias of the convolution before it.
 """
 
 import torch

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 LEAST_KEYS = 8192
-"""With fewer keys, half a wave is shorter than merging the halves, about 20 us."""
+"""With fewer keys, splitting saves less than merging the halves takes, about 20 us."""
 
 
 def split_from(tiles: int, rows: int, slots: int, processors: int) -> int:

@@ -3,8 +3,8 @@
 Keys and values have static scales per head, from calibration. Queries have dynamic scales per token
 and head, from their amax.
 
-NaN stays NaN in FP8. INT8 loses a NaN of keys or values, which the residual connection still
-carries. A query with NaN has a NaN scale in both.
+NaN stays NaN in FP8. INT8 has no NaN, so one in keys or values is lost here; the model's residual
+connection still has it. In both dtypes, a query with NaN has a NaN scale.
 """
 
 from typing import Any, NamedTuple

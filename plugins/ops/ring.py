@@ -107,8 +107,8 @@ def single_query_attention(
 ) -> Tensor:
     """``ring_attention`` of one query for each sample, as products and sums; for compilers.
 
-    Every sample then reads a ring of its own, so that a tile of an attention kernel would have one
-    row of queries. A compiler makes three kernels of this form, which read each ring once.
+    Each sample has one query and a ring of its own, so an attention kernel would fill one row of
+    its tiles. A compiler turns this form into three kernels that read each ring once.
 
     Args:
         query: ``[B, 1, H, D]``.

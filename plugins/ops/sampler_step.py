@@ -36,13 +36,15 @@ def sampler_step_reference(
     Args:
         velocity: predictions, float32 ``[N, T, C, h, w]``. N is 2 with guidance: unconditional u,
             conditional c; or 1. ``C h w`` is a multiple of 4.
-        noise: standard normal noise of every step, float32 ``[S, 1, T, C, h, w]``: a step adds the
-            next one's, and the last the first one's. None adds none.
+        noise: standard normal noise, float32 ``[S, 1, T, C, h, w]``, an entry for each step. A step
+            adds the entry of the step after it, and the last step that of the first. None adds no
+            noise.
         guidance: guidance scale of each frame, float32 ``[T]``.
         table: coefficients of every step, float32 ``[S, 5]``: timestep, keep, change, fresh and
             scale, as in ``vidc.runtime.programs.sampler.SamplerStep``.
         progress: int64 ``[2]``, updated: number of the step, from 0 to S - 1, and a counter of the
-            kernel, which is 0 between calls. For another number the kernel writes nothing.
+            kernel, which is 0 between calls. The kernel writes nothing if the number is not in that
+            range.
         latent: float32 ``[1, T, C, h, w]``, updated.
         sample: float32 ``[N, T, 2 C, h, w]``; the first C channels are written for every N.
         timestep: float32 ``[1]``, set to the next step's.

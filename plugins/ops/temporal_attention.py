@@ -22,8 +22,9 @@ def temporal_attention_reference(query: Tensor, key: Tensor, value: Tensor) -> T
 
     Args:
         query: ``[N, T, P, H, 64]``, bfloat16 or float16; T is at most 32, and N P H at
-            most 2^30. Frames may be next to each other, with P = 1 and a pixel for each N, or apart
-            by all pixels.
+            most 2^30. Either N counts videos and P pixels, and a pixel's frames are ``64 H P``
+            elements apart; or N counts the pixels of all videos and P is 1, and a pixel's frames
+            are next to each other.
         key: of the same shape and dtype.
         value: of the same shape and dtype.
 
