@@ -112,7 +112,7 @@ class Part(ABC):
         Args:
             checkpoint: a file or folder.
             loras: the same, to be merged.
-            layouts: of every part of the model, so that a message can name another part's.
+            layouts: layouts of every part of the model, so that a message can name another part's.
             ema: take the moving average of a file that holds it beside the trained weights.
 
         Raises:
@@ -139,7 +139,7 @@ class Part(ABC):
 
         Args:
             tensors: by canonical name.
-            layout: that they came in.
+            layout: layout that the checkpoint has.
         """
         return tensors
 

@@ -19,7 +19,7 @@ _KINDS = {
     bool: ("true or false", "true or false"),
     str: ("a string", "strings"),
 }
-"""How a message names a type, and a list of it."""
+"""Names of a type in messages: of one value, and of a list of values."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Installation:
         inject: the same for a package other than vidc; it differs with pipx and ``uv tool``, which
             give each application an environment of its own.
         remove: words that uninstall a package.
-        source: what vidc was installed from: its name (an index), a folder, a wheel or a URL.
+        source: source of vidc: its name for a package index, or a folder, a wheel or a URL.
         editable: True if it runs from that folder.
         extras: extras that vidc was installed with, if installing it again would drop them: with
             pipx and ``uv tool``.

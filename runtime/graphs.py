@@ -32,7 +32,7 @@ class Runner:
         """Returns equivalent callables, captured if the runner captures.
 
         Args:
-            works: to prepare.
+            works: callables to prepare.
             warm_up: work that runs first, if the runner needs it; by default ``works``.
         """
         return list(works)

@@ -42,8 +42,8 @@ class Input:
         Args:
             value: what the caller gave.
             shape: expected.
-            dtype: that the session computes with; any float dtype is accepted.
-            device: of the session; a tensor on the CPU is accepted too.
+            dtype: dtype of the result; a value of any float dtype is accepted.
+            device: device of the session; a tensor on the CPU is accepted too.
             finite: True to refuse NaN and infinities, too; this waits for a tensor on a GPU.
 
         Raises:

@@ -240,19 +240,19 @@ class Manifest:
         name: of the bundle, for people.
         preset: of the build.
         family: of the model.
-        program: of its sessions, a name of ``vidc.runtime.programs``.
+        program: program of its sessions, by its name for ``vidc.runtime.program``.
         spec: the program's parameters, of its class ``Spec``.
         config: resolved configuration of the build, free JSON.
         target: the machine that the engines are built for.
         engines: by component.
         weights: by group.
         files: every file of the bundle except the manifest.
-        plugin_abi: of the operators that engines call.
+        plugin_abi: ``PLUGIN_ABI`` of the operators that engines call.
         calibration: source of the scales, free JSON; None without calibration.
         tools: versions of the tools that built it.
         validation: result of the build's validation.
         stages: key of each stage of the build.
-        signature: of all other fields; None if the bundle is not signed.
+        signature: cryptographic signature of all other fields; None if the bundle is not signed.
     """
 
     name: str

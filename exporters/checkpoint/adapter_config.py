@@ -48,7 +48,7 @@ class AdapterConfig:
 
         Args:
             lora: the file, or the folder that holds it.
-            file: with the tensors.
+            file: the file with its tensors.
 
         Raises:
             BuildError: ``VIDC-LORA-KIND`` for settings that change what a merge is,

@@ -13,8 +13,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 Shapes = Mapping[str, Sequence[int]]
 Disagreements = Callable[[Shapes, Shapes], list[str]]
-"""Takes the shapes of a checkpoint and of the model; lists the settings that the first contradict.
-"""
+"""Lists the settings in which the shapes of a checkpoint differ from those of the model."""
 
 _SHOWN = 4
 
@@ -31,7 +30,7 @@ def check_model(
     Args:
         tensors: a checkpoint's tensors under canonical names.
         expected: shapes by name.
-        layout: of the names that the checkpoint came with.
+        layout: layout of the checkpoint's names.
         source: what to call the checkpoint.
         disagreements: finds the contradicted settings for the message.
 

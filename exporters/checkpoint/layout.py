@@ -73,7 +73,7 @@ def recognize(names: Iterable[str], layouts: Sequence[Layout]) -> Layout:
 
     Args:
         names: of tensors or modules.
-        layouts: that a family knows.
+        layouts: the layouts to choose from.
     """
     names = list(names)
     # On a tie, max takes the first layout. So CLIP comes early: its layers have a self_attn too.
@@ -124,7 +124,7 @@ def with_prefixes(entries: Mapping[str, T], prefixes: Mapping[str, str]) -> dict
 
     Args:
         entries: tensors by name.
-        prefixes: and what replaces them.
+        prefixes: prefixes of names, with their replacements.
     """
     return {
         new + name.removeprefix(old): value

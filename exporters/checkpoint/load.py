@@ -24,8 +24,8 @@ class Opened:
 
     Attributes:
         tensors: by canonical name; those of scaled FP8 are dequantized when they are loaded.
-        layout: that they came in.
-        provenance: as that of ``Weights``.
+        layout: layout that the checkpoint has.
+        provenance: as in ``Weights``.
     """
 
     tensors: dict[str, LazyTensor]
@@ -61,7 +61,8 @@ def open_model(
         expected: canonical names by which to tell that part.
         layouts: of the model's parts.
         ema: see ``read_model``.
-        prefixes: of the part's tensors in a file of a whole pipeline, and what replaces them.
+        prefixes: prefixes of the part's tensors in a file of a whole pipeline, with their
+            replacements.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
@@ -106,7 +107,7 @@ def load_weights(
         disagreements: lists settings that the checkpoint's shapes contradict.
         ema: take the moving average of a file that holds it beside the trained weights.
         prefixes: see ``open_model``.
-        adapt: gives the tensors of a layout the model's shapes.
+        adapt: converts the tensors of a layout to the model's shapes.
         ignored: first words of the names of networks that the file holds besides the model.
 
     Raises:

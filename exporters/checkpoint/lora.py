@@ -79,10 +79,10 @@ def read_updates(
     """Reads a LoRA's tensors; a module's own ``alpha`` takes precedence over the config's.
 
     Args:
-        tensors: by the names in its file.
+        tensors: the LoRA's tensors, by the names in its file.
         config: settings beside the tensors; where neither gives an alpha, it is the rank.
-        base: what they are added to, by canonical name.
-        layouts: whose names the modules may have.
+        base: tensors that they are added to, by canonical name.
+        layouts: layouts whose names the modules may have.
         source: what to call the LoRA.
 
     Raises:

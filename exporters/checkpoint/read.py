@@ -28,7 +28,7 @@ class Checkpoint:
 
     Attributes:
         tensors: by the names that the file gives them.
-        files: what ``checkpoint_files`` says.
+        files: the files that ``checkpoint_files`` returns.
         section: the entry of a ``.pt`` file that was chosen, or None if it holds the tensors
             at its top.
     """

@@ -30,7 +30,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a weights file holds a tensor: ``nbytes`` bytes from byte ``offset`` of the file."""
+    """Place of a tensor in a weights file: ``nbytes`` bytes from byte ``offset`` of the file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Placement:
 
 
 def weight_layout(tensors: Mapping[str, Described]) -> dict[str, Placement]:
-    """Where ``write_weights`` puts each of these tensors, in the order of the file.
+    """Returns the place where ``write_weights`` puts each tensor, in the order of the file.
 
     Wide dtypes come first, so every tensor is aligned to its element size, and the data start at
     a multiple of 8 bytes.

@@ -60,7 +60,7 @@ class LayerKind:
 
     Attributes:
         name: for tables and charts.
-        pattern: of the layers inside a block, as in a recipe.
+        pattern: pattern of the layers' names inside a block, as in a recipe.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Family(ABC):
         single_file: True if one file may hold every part.
         optional: groups that a model may lack, with the flags that leave each out.
         layer_kinds: kinds of Linears in a block of the quantized group's network.
-        block_prefix: what the names of a block's layers start with, before the block's number.
+        block_prefix: start of the names of a block's layers, up to the block's number.
     """
 
     name: ClassVar[str]

@@ -17,7 +17,7 @@ class PartFlag:
         title: the part, as messages name it.
         help: for ``--help``.
         value: placeholder of its value, for hints.
-        setting: what adds the part to a model that lacks it; empty where no setting does.
+        setting: setting that adds the part to a model that lacks it; empty if there is none.
     """
 
     title: str

@@ -44,8 +44,8 @@ class SamplerConfig(Table):
 
     Attributes:
         steps: denoising steps.
-        context_timestep: of 1000, at which past frames enter the network. They have no noise;
-            training gave them some, so that a small timestep steadies long streams.
+        context_timestep: timestep, of 1000, that the network gets for past frames. They have no
+            noise, but they had some in training, so that a small timestep steadies long streams.
     """
 
     steps: int = 10

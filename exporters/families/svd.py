@@ -257,7 +257,7 @@ class Svd(Family):
         return self._passes(layer) if self.unet_part.rows(layer) else 0
 
     def _passes(self, layer: str) -> int:
-        """Returns the passes of a clip that run a layer, one that ``denoise`` runs."""
+        """Returns the passes of a clip that run a layer of ``denoise``."""
         part, sampler = self.unet_part, self.sampler
         steps = sampler.steps if part.is_shallow(layer) else sampler.full_steps
         return steps * part.halves // part.batch

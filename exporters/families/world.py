@@ -216,7 +216,7 @@ class World(Family):
         return f"{component}.{distances.index(min(distances))}"
 
     def calibration_rollout(self) -> Rollout:
-        """Frames until all past frames are generated ones, then one more than as many."""
+        """Frames until all past frames are generated ones, then ``past + 1`` more."""
         return Rollout(2 * self.denoiser.past + 1, 1)
 
     def calls(self, layer: str) -> int:

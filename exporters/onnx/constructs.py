@@ -30,8 +30,8 @@ class Construct:
 
     Attributes:
         code: its name.
-        parsers: the parsers concerned.
-        reason: what they do.
+        parsers: the parsers that ignore or refuse it.
+        reason: what these parsers do.
         remedy: the alternative to export.
         matches: returns True if a node is, or may be, an instance.
     """

@@ -89,7 +89,8 @@ class SpatialResBlock(nn.Module):
         Args:
             x: input.
             time: the embedded timestep after SiLU, ``[1, E]``.
-            shift: its projection ``[1, C']``, of a network that projects it for all blocks at once.
+            shift: projection of the timestep ``[1, C']``, in place of ``time``, from a network that
+                projects it for all blocks at once.
         """
         hidden = self.conv1(F.silu(self.norm1(x)))
         if time is not None:

@@ -92,8 +92,8 @@ class OnnxRuntimeEngine:
     """One inference session, bound to static buffers.
 
     Args:
-        file: of the graph in the bundle.
-        session: on the device of the buffers.
+        file: path of the graph in the bundle.
+        session: inference session on the device of the buffers.
         signature: the engine's.
         given: weights that are graph inputs, by name; the session only points to them.
         weights: weights of the bundle.

@@ -20,7 +20,7 @@ class RingWorldSpec(ActionSpec):
     Attributes:
         latent: channels, height and width of a latent frame.
         video: height and width of a frame, in pixels.
-        tokens: of a frame; each has a ring of its own.
+        tokens: number of a frame's tokens; each has a ring of its own.
         past: past frames that condition the next one.
         head_dim: channels of one attention head.
         actions: inputs of an action.

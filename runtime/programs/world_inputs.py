@@ -26,7 +26,7 @@ def action_of(
     """Returns one or several actions in float32, on the device they are on.
 
     Args:
-        value: of any dtype. For one-hot actions also their indices: an int, or integers without
+        value: actions of any dtype. For one-hot actions also indices: an int, or integers without
             the last dimension.
         spec: of the model.
         shape: expected; the last dimension counts an action's inputs.

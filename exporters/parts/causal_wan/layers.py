@@ -251,7 +251,7 @@ class Block(nn.Module):
         position: Tensor,
         sink: int,
     ) -> Tensor:
-        """As ``write_keys_values``; returns the queries, ``[B, T, H, D]``.
+        """Writes keys and values into the ring; returns the queries, ``[B, T, H, D]``.
 
         A backend may fuse these calls into one kernel; backend ``aoti`` searches graphs for them.
         """

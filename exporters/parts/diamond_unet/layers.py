@@ -112,7 +112,8 @@ class Level(nn.Module):
         Args:
             x: input of the first block.
             modulation: as in ``ResidualBlock``.
-            skips: of which each block takes the last one off and sees it beside its input.
+            skips: stack of earlier results; each block takes off the last one and concatenates it
+                to its input. None for blocks without skip connections.
         """
         made = []
         for block in self.resblocks:

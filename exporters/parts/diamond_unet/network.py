@@ -105,8 +105,9 @@ class InnerModel(nn.Module):
 
         Args:
             images: float32 ``[1, 3 images, h, w]``, preconditioned, the noisy one last.
-            noise: of the noisy image as EDM's c_noise, float32 ``[1]``.
-            past_noise: of the past frames, the same; None for a network that is not told.
+            noise: EDM's c_noise of the noisy image, float32 ``[1]``.
+            past_noise: EDM's c_noise of the past frames, float32 ``[1]``; None for a network
+                without this input.
             actions: one for each past frame, float32 ``[1, past, inputs]``.
         """
         dtype = self.conv_in.weight.dtype

@@ -23,7 +23,7 @@ def unet_work(config: UNetConfig, images: int, size: tuple[int, int]) -> Work:
 
     Args:
         config: sizes of the network.
-        images: that it sees.
+        images: number of images that the network sees.
         size: height and width of each.
     """
     pixels = size[0] * size[1]

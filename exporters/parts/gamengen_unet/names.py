@@ -55,7 +55,7 @@ def pack(network: GameNGenUnet, tensors: Mapping[str, LazyTensor]) -> dict[str, 
 
     Args:
         network: may be on the meta device.
-        tensors: of ``separate_shapes``, and the embedding of actions.
+        tensors: the tensors that ``separate_shapes`` lists, and the embedding of actions.
     """
     stacked = stacked_names(network)
     return {

@@ -125,7 +125,7 @@ class GameNGenUnet(nn.Module):
         return [layer for block in blocks for layer in block.layers]
 
     def embedded_actions(self, actions: Tensor) -> Tensor:
-        """Returns keys and values of all transformers, ``[1, past, widths]`` in its dtype.
+        """Returns keys and values of all transformers, ``[1, past, widths]`` in the weights' dtype.
 
         Args:
             actions: one-hot rows, the newest last, float32 ``[1, past, actions]``.
@@ -135,11 +135,13 @@ class GameNGenUnet(nn.Module):
         return result
 
     def embedded_times(self, timesteps: Tensor, bucket: Tensor | None) -> Tensor:
-        """Returns what residual blocks add for each timestep, ``[steps, widths]`` in its dtype.
+        """Returns vectors that residual blocks add at each timestep, ``[steps, widths]``.
+
+        They are in the weights' dtype.
 
         Args:
-            timesteps: of 1000, float32 ``[steps]``.
-            bucket: of the past latents' noise level, int64 ``[1]``; None for the first.
+            timesteps: from 0 to 1000, float32 ``[steps]``.
+            bucket: class of the past latents' noise level, int64 ``[1]``; None for class 0.
         """
         table = self.class_embedding.weight
         noise = table[:1] if bucket is None else F.embedding(bucket, table)
@@ -154,8 +156,8 @@ class GameNGenUnet(nn.Module):
             sample: past latents, the oldest first, and the noisy one: ``[B, 4 (past + 1), h, w]``
                 in the weights' dtype. Sizes that are not multiples of 8 are rounded up on the way
                 down.
-            shifts: of ``embedded_times``, of one timestep: ``[1, widths]``.
-            actions: of ``embedded_actions``.
+            shifts: row of ``embedded_times`` for one timestep, ``[1, widths]``.
+            actions: result of ``embedded_actions``.
         """
         run = _Pass(shifts.split(self.shift_widths, 1), actions.split(self.action_widths, 2))
         x = self.conv_in(sample)

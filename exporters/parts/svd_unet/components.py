@@ -146,8 +146,8 @@ def _states(
     Args:
         part: the UNet's.
         unet: the network.
-        places: of the transformers that are run.
-        access: to the states.
+        places: indices of the transformers that are run.
+        access: the component's access to the states.
     """
     dtype = DTYPE_NAMES[unet.dtype]
     sizes = ((1, part.config.time_dim), tuple(unet.mix_factors.shape))

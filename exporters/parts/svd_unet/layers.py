@@ -194,9 +194,9 @@ class Transformer(nn.Module):
 
         Args:
             x: all frames of B videos.
-            spatial: of ``image_vectors``, ``[B, C]``.
-            temporal: of ``image_vectors``, ``[B, C]``.
-            frames: of ``frame_vectors``, ``[T, C]``.
+            spatial: first result of ``image_vectors``, ``[B, C]``.
+            temporal: second result of ``image_vectors``, ``[B, C]``.
+            frames: result of ``frame_vectors``, ``[T, C]``.
             weight: weight of the temporal branch, one element.
         """
         tokens = self.proj_in(self.norm(x).flatten(2).transpose(1, 2))

@@ -77,7 +77,7 @@ def require_frames(checkpoint: Path, frames: int) -> None:
 
     Args:
         checkpoint: a file or folder.
-        frames: that the preset's weights were trained for.
+        frames: number of frames that the preset's weights were trained for.
 
     Raises:
         BuildError: ``VIDC-CHECKPOINT-CONFIG``.

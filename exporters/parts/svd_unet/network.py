@@ -234,7 +234,7 @@ class SvdUnet(nn.Module):
             sample: as in ``forward``.
             timestep: as in ``forward``.
             constants: of the clip; ``transformers`` are those of ``shallow_transformers`` alone.
-            features: of ``forward``.
+            features: the second result of ``forward`` in an earlier step.
         """
         first, last = self.down_blocks[0], self.up_blocks[-1]
         weights = constants.weights
