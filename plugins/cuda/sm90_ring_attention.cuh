@@ -29,17 +29,17 @@ struct Turns {
   __device__ __forceinline__ void give() const { ptx::named_barrier_arrive(other, kBoth); }
 };
 
-// step() calls these functions of a tile, Int8Tile or E4m3Tile, in this order for each block of
-// keys:
+// step() calls these functions of a tile, Int8Tile or E4m3Tile, for each block of keys:
 //
 //   clear_sums     clears the sums of the logits
 //   issue_logits   starts the products of queries and keys
 //   mask           masks logits of keys from `valid` on, counted from the block's first
 //   exponentiate   turns logits into rounded weights
-//   values_done    waits for the products of the last weights
 //   take_weights   turns the rounded weights into operands
-//   add            adds the last products to the output, if the next ones overwrite them
-//   issue_values   starts the products of weights and values
+//   add            INT8: adds the products of the block before to the output
+//   issue_values   starts the products of weights and values; E4M3 first completes and adds those of
+//                  the first 64 of 128 channels
+//   values_done    after the wait for these products; E4M3 adds them to the output
 //
 // and, after a tile's last block, add_last and sum_rows, which completes the sums of the weights.
 

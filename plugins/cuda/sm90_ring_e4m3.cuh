@@ -11,8 +11,8 @@
 //
 // Every other 16 keys have exponentials that are straight lines between powers of two (Schraudolph's
 // method). The exponential units make 16 in a cycle, and a block would wait for them. A line is off
-// by at most 3.9 %, where E4M3 rounds by up to 6.25 %. Weights of less than 2^-17 of the largest
-// become zero.
+// by at most 3.9 %, where E4M3 rounds by up to 6.25 %. Weights of less than 2^-17 of that at the
+// reference become zero.
 
 #pragma once
 
@@ -33,10 +33,11 @@ struct E4m3Tile {
   static constexpr int kRegisters = 160;
   // Overlapping a warpgroup's own products and exponentials takes more registers.
   static constexpr bool kOverlaps = false;
-  // Columns of products come in eights.
+  // Channels of ones. One would do, but a product's columns are a multiple of 8.
   static constexpr int kOnes = 8;
   // Channels whose products with weights are in registers at a time.
   static constexpr int kPart = 64;
+  // 1.0 in E4M3.
   static constexpr uint8_t kOne = 0x38;
 
   // Base-2 logarithms of a weight at the reference, and of the largest factor above it; log2(448)
@@ -92,6 +93,8 @@ struct E4m3Tile {
   __device__ __forceinline__ void clear_sums() {}
 
   __device__ __forceinline__ void issue_logits(uint32_t query, uint32_t key) {
+    // Additions to the output that the assembler moves behind this would serialize the products.
+    ptx::pin(output);
     ptx::products_fence();
     ptx::multiply_e4m3_from_zero(sums, ptx::operand<kHead>(query, 0), ptx::operand<kHead>(key, 0));
 #pragma unroll

@@ -111,10 +111,15 @@ def test_every_kernel_is_compiled_for_every_architecture(configured):
 
 @pytest.mark.parametrize("library", ["build", pytest.param("complete", marks=pytest.mark.deep)])
 def test_attention_keeps_its_products_ahead_and_its_registers(request, library):
-    """The assembler says C7510 or the like where it has to wait for each product by itself."""
+    """The assembler says C7510 or the like where it has to wait for each product by itself.
+
+    Kernels that also return their first products, for checks alone, may wait.
+    """
     said = (request.getfixturevalue(library) / "said.txt").read_text()
     assert re.search(r"Used \d+ registers", said)
-    assert re.search(r"C75\d+|[1-9]\d* bytes spill", said) is None
+    assert re.search(r"[1-9]\d* bytes spill", said) is None
+    serialized = [line for line in said.splitlines() if re.search(r"C75\d+", line)]
+    assert [line for line in serialized if not re.search(r"E4m3TileILi\d+EEELb1E", line)] == []
 
 
 @pytest.mark.deep
