@@ -22,9 +22,10 @@ def scale_of(amax: Tensor, fmt: str) -> Tensor:
 
 
 def as_rows(weight: Tensor) -> Tensor:
-    """Returns a weight as a matmul has it, ``[out, in]``.
+    """Returns a weight as the matrix of a matmul, ``[out, in]``.
 
-    A convolution's becomes ``[out, kh * kw * in]``: a row multiplies a patch, channels last.
+    The weight of a convolution, ``[out, in, kh, kw]``, becomes ``[out, kh * kw * in]``: each row
+    multiplies a flattened patch of the input, whose channels come last.
     """
     return weight.permute(0, 2, 3, 1).flatten(1) if weight.ndim == CONVOLUTION else weight
 

@@ -36,7 +36,7 @@ class Calibration:
     tensors: Mapping[str, Tensor]
 
     def amax(self, name: str) -> Tensor:
-        """Returns the per-channel amax over all groups, float32.
+        """Returns the per-channel amax over all groups of passes, float32.
 
         ``[in]`` for ``<linear>.input``, ``[out]`` for ``<linear>.weight``, ``[H, D]`` for
         ``<attention>.q``, ``.k`` and ``.v``.
@@ -49,7 +49,12 @@ class Calibration:
         return self.tensors[f"{name}.mean"]
 
     def centered_amax(self, name: str, mean: Tensor | None = None) -> Tensor:
-        """Returns the amax of such a tensor less a mean of its shape, by default its own mean."""
+        """Returns the per-channel amax after a mean is subtracted, in the shape of ``mean``.
+
+        Args:
+            name: name as for ``mean``.
+            mean: the subtracted mean; by default the tensor's own.
+        """
         mean = self.mean(name) if mean is None else mean
         low, high = (self.tensors[f"{name}.{of}"] for of in ("low", "high"))
         return torch.maximum(high - mean, mean - low)
@@ -77,7 +82,7 @@ class Calibration:
 
 
 def model_tables(model: Family) -> dict[str, dict[str, Any]]:
-    """Returns the tables of a model that its ranges depend on, besides the weights."""
+    """Returns the tables of a model's configuration that its calibrated ranges depend on."""
     tables = model.to_json()
     return {name: tables[name] for name in model.calibrated_tables}
 
@@ -97,11 +102,13 @@ def write_calibration(folder: Path, document: Document, tensors: Mapping[str, Te
 
 
 def read_calibration(folder: Path, model: Family) -> Calibration:
-    """Reads and validates a calibration; ``require_fits`` compares it with a model.
+    """Reads and validates a calibration.
+
+    Its groups and tensors must be the model's. ``require_fits`` compares weights and sizes.
 
     Args:
         folder: folder that ``vidc calibrate`` wrote.
-        model: model whose tensors it must have.
+        model: the model to quantize.
 
     Raises:
         UsageError: ``VIDC-CALIBRATION-MISSING``; ``VIDC-CALIBRATION-FOREIGN``, other sizes.

@@ -15,16 +15,16 @@ _SLACK = 1e-4
 
 
 def stored_parts(fmt: AttentionFormat) -> dict[str, tuple[str, str]]:
-    """Returns the parts of a ring that have static scales.
+    """Returns the parts of a ring that have static scales, such as ``{"keys": ("k", "fp8")}``.
 
-    Maps the ring's module to the tensor's name in the calibration and its format.
+    Maps the name of the ring's submodule to the tensor's name in the calibration and its format.
     """
     parts = {"keys": ("k", fmt.keys), "values": ("v", fmt.values)}
     return {n: each for n, each in parts.items() if fmt.scale == STATIC and each[1] != HIGH}
 
 
 def reach(calibration: Calibration, name: str, part: str, fmt: AttentionFormat) -> Tensor:
-    """Returns the per-head amax, ``[H]``, of a ring's keys or values, less the mean if centered.
+    """Returns the per-head amax, ``[H]``, of a ring's keys or values, after centering if any.
 
     Args:
         calibration: the calibration.
@@ -38,7 +38,9 @@ def reach(calibration: Calibration, name: str, part: str, fmt: AttentionFormat) 
 
 
 def require_heads(attentions: Mapping[str, AttentionFormat], calibration: Calibration) -> None:
-    """Rejects constant heads, whose amax of zero gives no scale.
+    """Rejects heads whose keys or values have an amax of zero, which gives no scale.
+
+    Centered keys have it if they are constant.
 
     Args:
         attentions: formats by layer.

@@ -35,8 +35,8 @@ def linear_sizes(model: Family) -> dict[str, tuple[int, int]]:
 def convolution_sizes(model: Family) -> dict[str, tuple[int, int]]:
     """Returns input and output channels of the quantized part's convolutions by name.
 
-    Those that are no matmul over patches are left out: with groups, a dilation or a padding that
-    is not a number of zeros.
+    Convolutions that ``quantized_conv2d`` cannot compute are left out: those with groups, with a
+    dilation, or with another padding than a fixed number of zeros.
     """
     return {
         name: (module.in_channels, module.out_channels)
@@ -58,9 +58,9 @@ def is_quantizable(module: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 @cache
 def shared_inputs(model: Family) -> dict[str, tuple[str, ...]]:
-    """Returns the linear layers that read one tensor, in order, by each of their names.
+    """Returns, by layer name, all linear layers that read the same tensor as that layer, in order.
 
-    A module names those of its children as ``shared_inputs``.
+    A module lists such children in its attribute ``shared_inputs``. Other layers are left out.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name, module in _network(model).named_modules():
@@ -74,7 +74,7 @@ def tensor_shapes(model: Family, groups: int) -> dict[str, tuple[int, ...]]:
 
     ``<linear>.input``, ``[G, in]``, and ``<attention>.q`` (``k``, ``v``), ``[G, H, D]``: amax of
     each channel in each of ``G`` groups, zero for groups that do not run the layer.
-    ``<linear>.weight``, ``[out]``: amax. A convolution has these two as well.
+    ``<linear>.weight``, ``[out]``: amax. A convolution has ``.input`` and ``.weight`` alone.
     ``<linear>.input.mean``, ``.low`` and ``.high``, ``[in]``: mean, minimum and maximum over all
     passes. ``<attention>.k.mean``, ``.low`` and ``.high`` (and ``v``'s), ``[H, D]``: mean over
     clean passes, whose keys stay in the ring; minimum and maximum over all passes.

@@ -12,7 +12,7 @@ from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
 
 _HALF_STEP = {"int8": (0.5, 0.0), "fp8": (2.0**-10, 2.0**-4)}
-"""Largest rounding error by format: in scales, and relative to the value."""
+"""Largest rounding error by format: as a multiple of the scale, and relative to the value."""
 _SLACK = 1e-4
 """Relative tolerance of scales."""
 
@@ -25,9 +25,10 @@ def require_faithful(
 ) -> None:
     """Rejects quantized tensors that do not match the weights and the calibration.
 
-    A dequantized weight must be the source's within half a step and use the format's range. An
-    input scale must map the calibrated amax to the format's largest value. Smoothing factors must
-    cancel between input and weight, and a bias must make up for the calibrated mean of its input.
+    A dequantized weight must equal the source's weight within half a quantization step, and the
+    quantized weight must use the format's whole range. An input scale must map the calibrated amax
+    to the format's largest value. Smoothing factors must cancel between input and weight. A bias
+    must make up for the mean that is subtracted from its input.
 
     Args:
         found: the stored tensors.
@@ -88,7 +89,7 @@ def _check_weight(
 
 
 def _check_bias(name: str, found: Tensor, source: Tensor, taken_off: Tensor) -> None:
-    """Compares a bias with the source's plus the sum of ``taken_off``, ``[out, in]``."""
+    """Checks that a bias is the source's bias plus the row sums of ``taken_off``, ``[out, in]``."""
     difference = found.double() - source.double() - taken_off.sum(1)
     # The sum is rounded once, to the stored dtype; its terms may cancel.
     kind = torch.finfo(found.dtype)

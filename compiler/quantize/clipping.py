@@ -16,10 +16,10 @@ Limits = Mapping[str, float]
 """Largest clipping error by format, as relative L2."""
 
 OF_LINEARS: Limits = MappingProxyType({"fp8": 0.03, "int8": 0.1})
-"""Limits of linear layers. FP8's is about its rounding error, because its steps grow with the
-values and a narrow range gains nothing. INT8's is larger, as a narrow range has finer steps."""
+"""Limits of linear layers. FP8's limit is about its rounding error: its steps grow with the values,
+so a narrower range rounds no better. INT8's is larger, because a narrower range has finer steps."""
 OF_RINGS: Limits = MappingProxyType({"fp8": 0.1, "int8": 0.1})
-"""Limits of keys and values: ranges of six prompts clip 6 % in the demo's first layer."""
+"""Limits of keys and values. With ranges from six prompts, the demo's first layer clips 6 %."""
 
 
 class Clipping:

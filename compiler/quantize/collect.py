@@ -42,7 +42,7 @@ class Collector:
     """Ranges of one rollout.
 
     Args:
-        groups: names of the groups, in the order of the first dimension of the ranges.
+        groups: names of the groups of passes, in the order of the ranges' first dimension.
     """
 
     def __init__(self, groups: Sequence[str]) -> None:

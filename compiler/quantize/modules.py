@@ -235,7 +235,7 @@ def quantized_components(
 
 
 def components_of(part: Part, network: nn.Module) -> dict[str, Component]:
-    """Returns a part's components, with the states that the network's rings store."""
+    """Returns a part's components, with 8-bit states for the rings that the network quantizes."""
     states = _states(part, network)
     return {
         name: replace(made, signature=_with_states(made.signature, states))
@@ -244,7 +244,7 @@ def components_of(part: Part, network: nn.Module) -> dict[str, Component]:
 
 
 def _states(part: Part, network: nn.Module) -> Mapping[str, tuple[str, KvQuantizer]]:
-    """Returns the name and the quantizer of each 8-bit state, by state."""
+    """Returns the quantizer of each 8-bit state and the prefix of its weights, by state name."""
     found = {}
     for name, attention in part.attentions.items():
         for state, operand in ((attention.keys, KEYS), (attention.values, VALUES)):

@@ -14,7 +14,7 @@ from vidc.plugins.transposed_values import padded_slots
 def ring_refusal(ring: Attention, dtype: torch.dtype, computes: bool) -> str | None:
     """Returns why no kernel writes or reads an 8-bit ring; None if kernels do.
 
-    The operators check tensors without memory, of one call's sizes.
+    It calls the operators on meta tensors with one call's sizes, so that their own checks run.
 
     Args:
         ring: sizes of the attention.

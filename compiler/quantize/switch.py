@@ -19,7 +19,7 @@ from vidc.exporters.part import Part
 class QuantizedLayers:
     """Switches layers of a network to the modules that a build exports, and back.
 
-    Other rounding in kernels is not simulated.
+    An engine's kernels may round differently. That is not simulated.
 
     Args:
         part: the part.
@@ -41,7 +41,7 @@ class QuantizedLayers:
         self._formats, self._calibration, self._clipping = formats, calibration, clipping
         self.device = next(network.parameters()).device
         """The network's device."""
-        # Views of the weights that stay while their layers are switched.
+        # The weights in high precision, also while quantized modules replace their layers.
         self._weights = {n: _on_cpu(tensor) for n, tensor in network.state_dict().items()}
 
     @property
@@ -55,8 +55,8 @@ class QuantizedLayers:
     def quantized(self, layers: Collection[str]) -> Iterator[None]:
         """Quantizes these layers within the context; KeyError for layers without 8-bit formats.
 
-        Layers that share a quantized input must come together. Rings become 8-bit states, so
-        components are to be made anew.
+        Layers that share a quantized input must come together. Rings become 8-bit states, so the
+        caller must create the components again, inside the context and after it.
         """
         every = quantized_modules(self._part, self.network, self._formats)
         chosen = {name: module for layer in layers for name, module in every[layer].items()}

@@ -33,7 +33,7 @@ def quantized_state(
         calibration: needed if a layer has static scales, a mean or SmoothQuant's factors.
 
     Raises:
-        GateError: ``VIDC-CALIBRATION-ZERO``, a head is constant.
+        GateError: ``VIDC-CALIBRATION-ZERO``, as ``require_heads``.
         ValueError: a calibration is needed and missing.
     """
     linears = linears_of(formats)
@@ -69,7 +69,7 @@ def input_amax(
 ) -> Tensor:
     """Returns the per-channel amax of an input, ``[in]``, over all passes of its linear layers.
 
-    Their passes differ: a clean pass skips the last layer's queries.
+    The layers may run in different passes: a clean pass skips the last layer's queries.
 
     Args:
         members: the linear layers that read the input.
