@@ -1,4 +1,8 @@
-"""Budget of a mix, and the groups to quantize: the fastest above a PSNR, or the best in a time."""
+"""Choice of the layer groups to quantize, for a budget of quality or time.
+
+A mix quantizes some groups and leaves the others in high precision. A budget asks for the fastest
+mix above a PSNR, or for the best mix within a time.
+"""
 
 import math
 import re
@@ -62,7 +66,7 @@ def _nonsense(why: str) -> UsageError:
 
 
 _FILLS = 4
-"""Limit on the groups tried after the first that is too damaging, each with a rollout."""
+"""Limit on the groups that are tried after bisection, each with a rollout."""
 _ROUNDING = 1e-9
 """Tolerance of shares of a time, for the rounding of sums."""
 
@@ -126,9 +130,9 @@ def choose(budget: Budget, scored: Sequence[Scored], seconds: float, measure: Me
 def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> Choice:
     """Chooses as many groups as the PSNR floor allows, in the order of ``by_price``.
 
-    Groups that violate the floor alone are excluded. Bisection, with a rollout for each mix, finds
-    the count that one more group exceeds. Later groups that fit by their own damage are then tried
-    one by one.
+    Groups that violate the floor alone are excluded. Bisection over the number of groups, with a
+    rollout for each mix, finds the last mix that meets the floor before one that does not. Later
+    groups whose own damage still fits are then tried one by one, ``_FILLS`` at most.
     """
     require_saving(scored)
     order = [each for each in by_price(scored) if each.psnr_db >= floor]

@@ -101,7 +101,10 @@ def _with_high(
     high: Collection[LayerGroup],
     fmt: Format,
 ) -> tuple[Rule[Format], ...]:
-    """Returns the rules with one for the high-precision groups; none if all groups are."""
+    """Returns the rules and a last one that leaves ``high`` in high precision.
+
+    Returns no rules if all groups are in ``high``.
+    """
     chosen = [group for group in groups if group in high]
     if len(chosen) == len(groups):
         return ()

@@ -8,7 +8,7 @@ from vidc.compiler.analyze.choose import Scored
 from vidc.compiler.analyze.run import Analysis, Mix
 
 LEAST_SHARE = 0.9
-"""Share of the matmuls with weights below which the summary warns."""
+"""8-bit share of the FLOPs of matmuls with weights, below which the summary warns."""
 
 
 def analysis_json(analysis: Analysis) -> dict[str, Any]:

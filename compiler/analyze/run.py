@@ -31,7 +31,7 @@ from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError
 
 VERIFIED = 10
-"""Estimated number of rollouts of a choice, for the announced time."""
+"""Estimated number of rollouts that choosing a mix takes, for the announced time."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Mix:
         high: groups that stay in high precision.
         psnr_db: measured PSNR of the worst block.
         ratio: predicted time of a block relative to high precision.
-        flops_share: share of a denoising pass's matmul FLOPs with weights in 8 bits.
+        flops_share: 8-bit share, 0 to 1, of the FLOPs of a denoising pass's matmuls with weights.
     """
 
     recipe: Recipe
@@ -122,8 +122,9 @@ def make_plan(
     Raises:
         UnavailableError: ``VIDC-RECIPE-NONE``, as ``predict`` and, with a budget, as
             ``require_buildable``.
-        UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantizes nothing, or saves no time;
-            ``VIDC-BUDGET-UNREACHABLE``; as ``load_recipe`` and ``apply_recipe``.
+        UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantizes nothing, saves no time, or
+            has rules for convolutions; ``VIDC-BUDGET-UNREACHABLE``; as ``load_recipe`` and
+            ``apply_recipe``.
     """
     family = type(model)
     name = recipe or default_recipe("fp8", target, family) or default_recipe("int8", target, family)
@@ -210,7 +211,7 @@ def analyze(
     Args:
         plan: the plan.
         settings: settings of the model on this machine.
-        stages: of ``analysis_stages``.
+        stages: result of ``analysis_stages``.
         prompts: number of prompts.
         cache: folder of the stages' results.
         progress: receives the progress.

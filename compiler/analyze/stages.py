@@ -77,7 +77,7 @@ class Subject:
         return (*loads, Input(calibrate_name(self.model), (DOCUMENT, TENSORS)))
 
     def key(self, layers: Sequence[str], **config: Json) -> Key:
-        """Returns the key of figures of these layers; the formats of other layers are not in it."""
+        """Returns the key of a result for these layers; formats of other layers do not matter."""
         formats = {**self.formats.linear, **self.formats.attention}
         return Key(
             (__name__, *model_modules(self.model)),

@@ -27,9 +27,10 @@ class Damage:
     """Error of quantized layers.
 
     Attributes:
-        sqnr_db: SQNR of the forced outputs in the worst call, under teacher forcing.
-        psnr_db: PSNR of the worst block of any rollout. Each block goes on from the reference's
-            blocks if the program has ``forces_blocks``, else from the rollout's own.
+        sqnr_db: SQNR of the worst call, over the outputs in the program's ``teacher_forced``. After
+            each call the reference's values replace them.
+        psnr_db: PSNR of the worst block of any rollout. Each block builds on the reference's
+            earlier blocks if the program has ``forces_blocks``, else on the rollout's own.
     """
 
     sqnr_db: float
@@ -38,9 +39,10 @@ class Damage:
 
 @dataclass(frozen=True)
 class _Reference:
-    """Rollout in high precision: values of the forced outputs by component, and its blocks.
+    """Rollout in high precision.
 
-    ``latents`` are None for a program without ``forces_blocks``.
+    ``forced`` has the values of the outputs in ``teacher_forced`` by component, call by call.
+    ``blocks`` are frames or latents. ``latents`` are None for a program without ``forces_blocks``.
     """
 
     inputs: Inputs
