@@ -18,11 +18,13 @@ from vidc.runtime.weights import Weights
 
 @dataclass(frozen=True)
 class CallInputs:
-    """Inputs and states of one call on the CPU, with the component's axes, and its weights.
+    """Inputs and states of one call, and its weights.
+
+    Tensors are on the CPU. Their axes are in the component's order, which an engine may permute.
 
     Attributes:
-        stored: in the engine's dtypes, so a ring may be in 8 bits.
-        program: in the program's dtypes; zeros for states whose old values are not read.
+        stored: inputs and states in the engine's dtypes, so a ring may be in 8 bits.
+        program: the same in the program's dtypes; zeros for states whose old values are not read.
         weights: weights of the bundle.
     """
 
@@ -107,7 +109,7 @@ def inputs_of_first_error(
 
     Args:
         golden: golden data of the bundle.
-        player: of the bundle.
+        player: player of the bundle.
         component: name of the component.
         limit: largest relative L2 against the golden data.
     """
@@ -137,7 +139,7 @@ def inputs_of_first_calls(golden: Golden, player: Player) -> dict[str, dict[str,
 
     Args:
         golden: golden data of the bundle.
-        player: of the bundle.
+        player: player of the bundle.
     """
     engines = player.resources.engines
     captured = {name: _Captured(engine, 0) for name, engine in engines.items()}

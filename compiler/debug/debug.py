@@ -42,12 +42,11 @@ class Diagnosis:
 
     Attributes:
         component: name of the component.
-        finding: first value that differs; None if each compared value is within its
-            tolerance.
+        finding: first value that differs; None if each compared value is within its tolerance.
         reproduction: minimal reproducer; None if no part reproduces the error alone.
         cause: explanation if no value differs.
-        reduce: command that reduces the reproducer further; None without Polygraphy, and if the
-            engine is no portable graph.
+        reduce: command that reduces the reproducer further; None without Polygraphy, or if the
+            engine is no portable graph (see ``has_graph``).
     """
 
     component: str
@@ -124,7 +123,8 @@ def require_debuggable(manifest: Manifest) -> None:
     """Refuses a bundle whose engines cannot be debugged on this machine.
 
     Raises:
-        UnavailableError: ``VIDC-VALIDATE-DEBUG`` if one cannot be built here.
+        UnavailableError: ``VIDC-VALIDATE-DEBUG``, an engine must be rebuilt with its intermediate
+            values as outputs, and its backend cannot build it here.
         GateError: as ``recorded_settings``.
         UsageError: ``VIDC-CONFIG-BACKEND``.
     """
@@ -230,7 +230,10 @@ def diagnose(
 
 
 def has_graph(entry: Engine, manifest: Manifest) -> bool:
-    """Returns True if an engine is a portable graph, whose values need no rebuild."""
+    """Returns True if an engine is a portable graph: ONNX for a CPU, run by ONNX Runtime.
+
+    Its intermediate values are read without a rebuild.
+    """
     return entry.loader == GRAPHS and manifest.target.device_type == "cpu"
 
 

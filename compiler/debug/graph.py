@@ -64,7 +64,8 @@ class EngineGraph:
     def operator(self, name: str) -> str:
         """Returns the operator and name of the node that computes a value.
 
-        A Reshape behind a value that has no known type only passes it on.
+        A Reshape of a value without a known type only passes that value on. The node before it is
+        then returned.
         """
         node = self._producers[name]
         while node.op_type == "Reshape" and node.input[0] not in self._types:

@@ -93,7 +93,7 @@ def write(
     Args:
         graph: the ``.onnx`` file.
         inputs: its inputs by name, on the CPU.
-        outputs: what PyTorch makes of them, by the names of its outputs.
+        outputs: PyTorch's results for these inputs, by output name.
         limit: largest relative L2.
         folder: existing folder.
 
@@ -118,8 +118,8 @@ def write(
 def write_reproducer(shown: Reproduction, reference: Reference, limit: float) -> PolygraphyData:
     """Writes a reproducer's data beside it; Polygraphy must be installed.
 
-    PyTorch's values inside the graph are among its inputs and its results, so that parts of the
-    graph can be run and compared as well.
+    Both JSON files also hold PyTorch's values inside the graph, so that Polygraphy can run and
+    compare parts of the graph as well.
 
     Args:
         shown: reproducer, a part of a portable graph.

@@ -39,7 +39,7 @@ _STANDARD: Operators = {
     quantize_kv: quantize_kv_reference,
     dequantize_kv: dequantize_kv_reference,
 }
-"""ONNX forms of the operators of quantized programs."""
+"""References of the operators of quantized programs, which export as standard ONNX operators."""
 
 
 class EngineProgram:
@@ -50,7 +50,8 @@ class EngineProgram:
         engine: engine of the bundle.
         rebuilder: builds and runs programs like the bundle's engine.
         given: inputs of the call.
-        native: True if the backend's graphs write the ring in place.
+        native: True if the backend compiles the form of the program that ``native_form`` gives, as
+            all but ``aoti`` do; reproducers are exported in it.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class ProgramPart:
     Attributes:
         made: the part as a program.
         output: name of its result.
-        begins: names of the values that it begins at.
+        begins: names of the values that it begins at, by the names of the part's inputs.
         rebuilder: builds and runs programs like the bundle's engine.
         given: inputs of the call.
         native: as for ``EngineProgram``.

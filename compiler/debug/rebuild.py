@@ -27,12 +27,12 @@ class Rebuilder:
     """Builds engines from a component's programs.
 
     Attributes:
-        folder: of the bundle.
-        entry: of the component's engine in its manifest.
-        target: what that is for.
-        weights: of the bundle.
-        device: that engines run on.
-        options: what the backend may use.
+        folder: folder of the bundle.
+        entry: the component's engine in the bundle's manifest.
+        target: target of that engine.
+        weights: weights of the bundle.
+        device: device that engines run on.
+        options: options of each compilation.
     """
 
     folder: Path
@@ -73,7 +73,7 @@ class Rebuilder:
     def once(
         self, engine: Engine, signature: Signature, given: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Runs an engine once: outputs by name, new states by ``state_output``.
+        """Runs an engine once and returns its outputs by name, its new states by ``state_output``.
 
         Args:
             engine: engine to run.

@@ -9,7 +9,7 @@ from vidc.compiler.debug.reference import Reference
 from vidc.compiler.debug.search import Finding, Values, cut, relative_error
 
 MOST_DEPTH = 64
-"""Largest number of known values that a part spans."""
+"""Largest ``depth`` of a part, as in ``cut``."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Reproduction:
 
     Attributes:
         graph: ``.onnx`` file with weights inside.
-        tensors: its inputs, what its output is ``expected`` to be and what the engine's is
-            ``found`` to be, as safetensors.
+        tensors: safetensors file with the graph's inputs by name, PyTorch's output as ``expected``
+            and the engine's output as ``found``.
         nodes: number of operations in the engine's program.
         error: relative L2 of its output against PyTorch's.
         inputs: names of the inputs.
@@ -35,10 +35,11 @@ class Reproduction:
 def reproduce(
     component: str, finding: Finding, engine: Values, reference: Reference, folder: Path
 ) -> Reproduction | None:
-    """Writes the smallest subgraph that computes a wrong value from right inputs.
+    """Writes a small subgraph that computes a wrong value from right inputs.
 
-    An engine of each part alone is built as the whole was and tells. None where no part does: the
-    error then needs more of the graph than ``MOST_DEPTH`` values.
+    Tries parts that end at the wrong value, each about twice as deep as the one before. Each part
+    is built as an engine of its own, as the whole was, and run on PyTorch's values. Returns None if
+    parts up to ``MOST_DEPTH`` are right: the error then needs more of the graph.
 
     Args:
         component: name of the component and of the files.

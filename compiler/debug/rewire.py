@@ -24,7 +24,10 @@ _CALLS = ("call_function", "get_attr")
 
 
 def value_name(node: str) -> str:
-    """Returns the input or output name of a node's value: no node's name has a dot."""
+    """Returns the name of a node's value as an added input or output.
+
+    It has a dot, as no node's name has.
+    """
     return f"value.{node}"
 
 
@@ -60,8 +63,8 @@ def with_outputs(made: ComponentProgram, nodes: Sequence[str]) -> ComponentProgr
 def part_of(made: ComponentProgram, given: Iterable[str], wanted: str) -> ComponentProgram:
     """Returns a copy of the part of a program between some values and one result.
 
-    Of the component's own inputs, states and weights it has those that it reads. A state that is
-    written on the way is written still.
+    The part keeps those of the component's inputs, states and weights that it reads. It still
+    writes each state that is written on the way to the result.
 
     Args:
         made: program of the component; unchanged.
@@ -108,7 +111,10 @@ def part_of(made: ComponentProgram, given: Iterable[str], wanted: str) -> Compon
 def _narrowed(
     signature: Signature, kept: set[str], written: set[str], added: Sequence[TensorSpec]
 ) -> Signature:
-    """Restricts a signature to some arguments and adds tensors."""
+    """Restricts a signature to the arguments in ``kept`` and adds tensors.
+
+    States that are not in ``written`` become read-only.
+    """
     tensors = []
     for spec in signature.arguments:
         if spec.name not in kept:

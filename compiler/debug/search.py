@@ -45,7 +45,7 @@ class Part(Protocol):
 
 
 class Values(Protocol):
-    """Engine with readable intermediate values. Results have their names in the signature."""
+    """Engine with readable intermediate values. Its outputs have their names in the signature."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -142,13 +142,16 @@ def first_wrong(
 
 
 def cut(engine: Values, name: str, known: Collection[str], depth: int) -> list[str]:
-    """Returns where to cut an engine before a value, including reached engine inputs.
+    """Returns the values from which a part of an engine computes one value.
+
+    Searches backward from the value, and stops each path at an input of the engine or at its
+    ``depth``-th known value.
 
     Args:
         engine: values of the engine.
-        name: name of the value.
-        known: values that may be cut at if they are ``cuts``.
-        depth: number of known values between the cut and the value.
+        name: name of the computed value.
+        known: values to cut at; those outside ``engine.cuts`` are ignored.
+        depth: number of known values on each path, the cut included.
     """
     known = set(known) & set(engine.cuts)
     found, seen = [], {name}
@@ -175,10 +178,9 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 def _before(
     engine: Values, wrong: Collection[str], shared: Sequence[str], right: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Returns the shared ancestors of these values, back to right ones.
+    """Returns the wrong values and their ancestors up to right values, and these right values.
 
-    Returns:
-        Ancestors to compare, and right values at their edge.
+    Both lists hold only names in ``shared``, in its order.
     """
     seen, edge, todo = set[str](), set[str](), [*wrong]
     while todo:
