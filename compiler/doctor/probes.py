@@ -28,7 +28,7 @@ class Status(StrEnum):
     MISSING = "missing"
     """Not installed; a plain CPU build does not need it or says what to install."""
     WARNING = "warning"
-    """Present, but unusable for more than a plain CPU build."""
+    """Present, with a defect that does not stop a plain CPU build."""
     BROKEN = "broken"
     """Broken, and a plain CPU build needs it."""
 
@@ -144,7 +144,7 @@ def examine_package(requirement: Requirement, extra: str) -> Finding:
 
     Args:
         requirement: the package and its versions.
-        extra: the extra of vidc that brings it, empty for what every install has.
+        extra: the extra of vidc that requires the package; empty if every install requires it.
     """
     name = requirement.name
     try:

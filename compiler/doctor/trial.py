@@ -1,4 +1,4 @@
-"""Trial of a bundle: loads it in a process of its own, which damaged native code may end."""
+"""Trial of a bundle: loads it in a process of its own, which damaged native code may crash."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files in which a build describes an engine, beside the engine."""
+"""Reader of the JSON files that a build writes beside an engine to describe it."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ MAX_BYTES = 2**26
 
 
 def read_beside(path: Path, kind: type[Any], what: str) -> Any:
-    """Returns the description in a file as a dataclass, None if there is no file.
+    """Returns the description in a file as a dataclass; None if there is no file.
 
     Args:
         path: the file.

@@ -49,8 +49,8 @@ class EngineSummary:
 class WeightsSummary:
     """Weights file: bytes on disk, tensors, elements and number of tensors by dtype.
 
-    ``source`` says where they came from: free JSON, ``random_weights`` with a seed among it where
-    they were drawn and never trained.
+    ``source`` is the origin of the weights, JSON of any form. It has a seed as ``random_weights``
+    if the weights were drawn, not trained.
     """
 
     path: str
@@ -76,10 +76,11 @@ class SessionMemory:
 class BundleSummary:
     """Summary of a bundle; ``bytes`` covers all files in its manifest.
 
-    ``digest`` is the manifest's, and ``signer`` the public key that signed it, unchecked.
-    ``record_error`` says why the manifest is not that of the build's validation; None if it is.
-    ``conditions`` are shapes of what sessions start from besides prompts, such as an image.
-    ``decoders`` are the names that a session chooses from, empty where it has no choice.
+    ``digest`` is the manifest's digest. ``signer`` is the public key of its signature, which is not
+    verified here. ``record_error`` says why the manifest differs from the one that the build
+    validated; None if it does not. ``conditions`` are the shapes of a session's inputs besides
+    prompts, such as an image. ``decoders`` are the names of decoders that a session chooses from;
+    empty if there is one alone.
     """
 
     name: str

@@ -45,8 +45,8 @@ class Package:
         metadata: build machine of an engine; empty for a program.
         pickles: members that loading might unpickle; vidc refuses to load a package with any.
         files: files by path below the package's own folder.
-        convolutions: chosen form of each convolution that has several, by the text of its sizes; as
-            the file beside the package says.
+        convolutions: chosen form of each convolution that has several, by the text of its sizes,
+            from the file beside the package.
     """
 
     content: Content

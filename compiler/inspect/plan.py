@@ -49,8 +49,8 @@ class Attention:
 class Network:
     """Network of a plan; layers are counted by kind and by output type.
 
-    ``rounding`` names the nodes of ONNX that are Q or DQ, or only scale for them; ``plugins`` has
-    the names of plugins by layer.
+    ``rounding`` has the names of the ONNX nodes that are Q or DQ, or scale the input of a Q.
+    ``plugins`` has the names of plugins by layer.
     """
 
     layers: dict[str, dict[str, int]]
@@ -77,9 +77,9 @@ class InspectedPlan:
     Attributes:
         plan: header of the plan.
         network: source network; None if unknown.
-        engine: its layers, of the engine that was loaded or else as its builder said them; None
-            where nobody said them.
-        not_loaded: why the product's own inspector was not asked on this machine; None if it was.
+        engine: layers of the engine: from the loaded engine, or else from the file that the build
+            wrote; None if there is neither.
+        not_loaded: why the plan was not loaded on this machine; None if it was.
     """
 
     plan: Plan
@@ -89,7 +89,7 @@ class InspectedPlan:
 
     @property
     def unfused(self) -> tuple[QuantizedMatmul, ...]:
-        """Products that are meant to be computed in 8 bits and are not: Q and DQ did not fuse."""
+        """Matmuls that should run in 8 bits and do not, because their Q and DQ did not fuse."""
         if self.network is None:
             return ()
         found = self.plan.products
@@ -119,8 +119,8 @@ def inspect_plan(path: Path) -> InspectedPlan:
     """Inspects the plan in a file and, if its GPU is present, loads it in a process of its own.
 
     Raises:
-        GateError: what ``describe_plan`` raises; ``VIDC-BUNDLE-MALFORMED``, ``VIDC-BUNDLE-FIELD``:
-            what describes its network or its layers does not.
+        GateError: as ``describe_plan``; ``VIDC-BUNDLE-MALFORMED`` or ``VIDC-BUNDLE-FIELD``, a file
+            beside the plan does not describe its network or its layers.
     """
     plan = describe_plan(path)
     network = read_beside(path.with_suffix(LAYERS), Network, "a network")
