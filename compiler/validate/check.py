@@ -94,8 +94,8 @@ def validate(
         manifest: manifest of the bundle.
         bundle: loaded bundle.
         golden: golden data.
-        lpips: from ``find_lpips``. A build leaves it out, so that a bundle does not depend on what
-            lies on the machine that made it.
+        lpips: result of ``find_lpips``. A build leaves it out, so that a bundle does not depend on
+            files of the machine that builds it.
 
     Raises:
         GateError: ``VIDC-VALIDATE-GOLDEN``, a limit depends on PyTorch's own error, which golden
@@ -120,10 +120,10 @@ def validate(
 
 
 def _require_quantized_golden(manifest: Manifest) -> None:
-    """Refuses 8-bit engines if the golden data lack the quantized reference.
+    """Refuses 8-bit engines if the golden data lack the quantized model's results.
 
-    Without it, engines would be compared with PyTorch's error in high precision, which is another
-    limit than that of the recipe.
+    Limits that are multiples of PyTorch's own error would otherwise take its error in high
+    precision, not in the recipe's formats.
     """
     narrow = {n: e.precision for n, e in manifest.engines.items() if e.precision not in PRECISIONS}
     if not narrow or QUANTIZED_STAGE in manifest.stages:

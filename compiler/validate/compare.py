@@ -32,10 +32,11 @@ from vidc.exporters.models import PRECISIONS
 from vidc.plugins.errors import GateError
 
 ROUNDED = "fp16"
-"""Precision whose limits a rollout has at least, if a program rounds what it feeds back.
+"""Precision whose rollout limits replace tighter ones if a program has ``rounded_feedback``.
 
-Two results of float32 that differ in their last bit then differ by a whole level of 8 bits in some
-value, and the next frames by more: no engine in float32 stays within float32's limit.
+Such a program rounds results to 8 bits before the next block reads them. Results that differ in the
+last bit of float32 may then differ by a whole level, and later frames by more. No engine in float32
+stays within float32's limits.
 """
 
 
@@ -95,15 +96,15 @@ def compare_with_golden(
 ) -> Comparison:
     """Replays the golden scenario with a player's engines and judges the results.
 
-    Components of the program, of the reference's calls and of ``precisions`` are required; each
-    missing one fails its gates. Without all of the program's, nothing is replayed.
+    Every component of the program, of the reference's calls and of ``precisions`` must be measured;
+    one that is not fails its gates. If an engine of the program is missing, nothing is replayed.
 
     Args:
         golden: golden data.
         player: player of the bundle. It runs the rollout on its runners, and single calls directly.
         precisions: precisions by component; others use the thresholds of float32.
         lpips: metric for the rollout's frames.
-        trained: True if the weights are trained, which have thresholds of their own.
+        trained: True if the weights are trained: such weights have thresholds of their own.
 
     Raises:
         GateError: ``VIDC-VALIDATE-GOLDEN``, a limit depends on PyTorch's own error in an engine's
@@ -252,7 +253,7 @@ class Limits:
     """Thresholds of a rollout.
 
     Attributes:
-        generates: precision of the generating component.
+        generates: precision of the component that makes the latents.
         decodes: precision of the decoder.
         trained: True if the weights are trained.
         rounded: the program's ``rounded_feedback``.
@@ -282,7 +283,10 @@ def _forced_gates(golden: Golden, rows: Sequence[RolloutRow], limits: Limits) ->
 
 
 def _finite_gates(golden: Golden, rows: Sequence[RolloutRow]) -> list[Gate]:
-    """Judges a free rollout whose limits are those of forced blocks: NaN has a cosine of -1."""
+    """Judges only whether the latents of a free rollout are finite.
+
+    ``compare`` gives latents with NaN or Inf a cosine of -1, which fails the limit of 0.
+    """
     blocks = [Subject("rollout", block) for block in range(golden.scenario.blocks)]
     latents = {Subject("rollout", r.block): r.latents for r in rows if r.latents is not None}
     found = {subject: latents[subject] for subject in blocks if subject in latents}

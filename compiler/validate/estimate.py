@@ -9,9 +9,9 @@ from vidc.exporters.families.family import Family
 from vidc.runtime.program import program
 
 CPU_FLOPS_A_CORE = 50e9
-"""float32 rate of one CPU core in PyTorch eager, in round numbers: for estimates of minutes."""
+"""float32 FLOP/s of one CPU core in PyTorch eager, rounded: for estimates of minutes."""
 LONG_SECONDS = 600
-"""A CPU that takes longer to play a rollout is spared it where the level is ``auto``."""
+"""Estimated time of a rollout on a CPU from which level ``auto`` leaves the rollout out."""
 MINUTE = 60
 
 
@@ -51,13 +51,15 @@ def reference_seconds(
     precisions: Mapping[str, str],
     quantized: bool = False,
 ) -> float:
-    """PyTorch eager playing in float32 and, where they differ, in the groups' precisions.
+    """Estimates the seconds that PyTorch eager takes to make a scenario's golden data.
+
+    It plays the scenario in float32, then in the groups' precisions if they differ.
 
     Args:
-        model: that plays.
-        scenario: what is played.
-        precisions: of each weights group, high.
-        quantized: whether it plays a recipe's numbers, too, as stage ``golden:quantized`` does.
+        model: the model.
+        scenario: the scenario.
+        precisions: high precision of each weights group.
+        quantized: True if the quantized model plays too, as in stage ``golden:quantized``.
     """
     seconds = _seconds(model.components_flops(scenario))
     if set(precisions.values()) != {"fp32"}:
@@ -68,13 +70,13 @@ def reference_seconds(
 
 
 def replay_seconds(model: Family, scenario: Scenario, quantized: bool = False) -> float:
-    """A validation's own playing, by engines no faster than PyTorch eager.
+    """Estimates the seconds that a validation plays engines, at the rate of PyTorch eager.
 
-    The reference's latents are decoded, too.
+    A rollout includes decoding the reference's latents.
 
     Args:
-        model: that plays.
-        scenario: what is played.
+        model: the model.
+        scenario: the scenario.
         quantized: True if engines are in 8 bits: forced blocks are then a second rollout.
     """
     flops = _played_flops(model, scenario)
@@ -86,12 +88,12 @@ def replay_seconds(model: Family, scenario: Scenario, quantized: bool = False) -
 
 
 def latents_seconds(model: Family, scenario: Scenario) -> float:
-    """PyTorch eager playing a rollout without decoding it."""
+    """Estimates the seconds that PyTorch eager takes to play a rollout without decoding it."""
     return _seconds(model.rollout_flops(scenario, decoded=False))
 
 
 def rollout_seconds(model: Family, scenario: Scenario) -> float:
-    """PyTorch eager playing a rollout and decoding it."""
+    """Estimates the seconds that PyTorch eager takes to play a rollout and decode it."""
     return _seconds(model.rollout_flops(scenario))
 
 

@@ -31,7 +31,7 @@ class Where(StrEnum):
 OF_EAGER = "relative_l2_of_eager"
 """Key of the limit on ``relative_l2`` as a multiple of PyTorch eager's own error."""
 TRAINED_TABLES = {Where.PIXELS: "trained", Where.FORCED: "forced"}
-"""Keys of the thresholds of frames of trained weights."""
+"""Keys of the thresholds for frames of trained weights, by level."""
 Thresholds = Mapping[Where, Mapping[str, float]]
 """Thresholds by level and metric."""
 

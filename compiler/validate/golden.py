@@ -23,13 +23,19 @@ from vidc.runtime.text import PromptTokenizer, TextEncoder
 FOLDER = "golden"
 ACTIVATIONS = "activations.json"
 SAMPLES = 2**12
-"""Values kept of any other tensor."""
+"""Number of values that are stored of a tensor, unless it is in ``teacher_forced``."""
 GOLDEN_RATIO = 2654435769
-"""Its fraction times 2^32: multiples of it, modulo 2^32, are spread evenly and never repeat."""
+"""Fraction of the golden ratio times 2^32.
+
+Its multiples, modulo 2^32, are spread evenly and do not repeat (Fibonacci hashing).
+"""
 
 
 def prompt_files(bundle: Path) -> tuple[Path, Path]:
-    """Embeddings before and after the switch, which `vidc run --prompt-embeds` takes."""
+    """Returns the files of the prompts' embeddings before and after the switch.
+
+    ``vidc run --prompt-embeds`` takes them.
+    """
     root = bundle / FOLDER
     return root / "prompt_before.safetensors", root / "prompt_after.safetensors"
 
@@ -43,9 +49,10 @@ def sample(tensor: Tensor) -> Tensor:
 
 
 def sample_indices(count: int) -> Tensor:
-    """Returns the rising int64 indices of ``SAMPLES`` of ``count`` values, one per equal stretch.
+    """Returns rising int64 indices, ``[SAMPLES]``, one from each equal stretch of ``count`` values.
 
-    Where in its stretch follows the golden ratio, so that no stride of a layout is in step.
+    The place within a stretch follows the golden ratio, so that samples do not fall into step with
+    a tensor's strides.
     """
     numbers = torch.arange(SAMPLES + 1)
     bounds = numbers * count // SAMPLES
@@ -54,7 +61,7 @@ def sample_indices(count: int) -> Tensor:
 
 
 def read_prompts(bundle: Path) -> Tensor:
-    """Reads ``[2, *prompt_shape]``, or ``[2, 0]`` from golden data without prompts."""
+    """Reads both prompts' embeddings, ``[2, *prompt_shape]``; ``[2, 0]`` if there are none."""
     files = prompt_files(bundle)
     if not all(path.exists() for path in files):
         return torch.zeros(len(files), 0)
@@ -81,7 +88,7 @@ def with_prompts(
     tokenizer: Path,
     texts: Sequence[str],
 ) -> Inputs:
-    """The inputs with the embeddings of two texts as prompts, and the texts' tokens."""
+    """Returns the inputs with the embeddings of two texts as prompts, and with their tokens."""
     data = tokenizer.read_bytes()
     encode = TextEncoder(encoder, data, inputs.noise.device)
     prompts = [encode(text).expand(spec.prompt_shape).clone() for text in texts]
@@ -100,8 +107,8 @@ def synthetic_conditions(spec: ProgramSpec, seeds: Iterable[int]) -> dict[str, T
 def _drawn_prompts(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draws ``[count, ..., L, E]``; ``[count, 0]`` for a program without prompts.
 
-    The first one fills a quarter of its tokens, as prompts of a few sentences do, and each later
-    one an eighth more, up to seven eighths; then a quarter again.
+    The first prompt fills a quarter of its tokens, as a prompt of a few sentences does. Each later
+    one fills an eighth more, up to seven eighths; then a quarter again.
     """
     if len(shape) == 1:
         return torch.zeros(*shape, 0)
@@ -117,7 +124,7 @@ class Record:
     """Results of one set of engines on a scenario.
 
     Attributes:
-        calls: component and samples of what it wrote, call by call.
+        calls: call by call, the component and the stored values of the tensors that it wrote.
         played: latents and frames.
     """
 
@@ -125,7 +132,7 @@ class Record:
     played: Played
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """All of it as one flat table."""
+        """Returns the record as one flat table of tensors."""
         flat = {
             f"call.{number}.{component}/{name}": value
             for number, (component, written) in enumerate(self.calls)
@@ -156,10 +163,10 @@ class Record:
 def record(
     player: Player, scenario: Scenario, inputs: Inputs, forced_by: Record | None = None
 ) -> Record:
-    """Plays the components and records samples of the tensors they write.
+    """Plays the components and records samples of the tensors that they write.
 
-    The program's forced outputs are recorded whole. With ``forced_by``, every call starts from that
-    record's values of them (teacher forcing).
+    Outputs in the program's ``teacher_forced`` are recorded whole. With ``forced_by``, the values
+    of that record replace them after each call, so that later calls start from those.
     """
     calls: list[tuple[str, dict[str, Tensor]]] = []
     forced = player.program.teacher_forced
@@ -190,13 +197,14 @@ class Golden:
     """Golden data of a bundle.
 
     Attributes:
-        scenario: the calls.
-        inputs: of the rollout.
-        reference: eager in float32, with the bundle's weights.
-        eager: eager in the model's own precision, call by call from the reference's values of the
-            forced output; None where that is float32 too.
-        eager_rollout: the same without being brought back to the reference.
-        activations: the largest activation in float32 of each group that a GPU has in fp16.
+        scenario: the scenario that was played.
+        inputs: inputs of the rollout.
+        reference: PyTorch eager's record in float32, with the bundle's weights.
+        eager: its record in the model's own precision, forced by ``reference``; None if that
+            precision is float32 too.
+        eager_rollout: its free rollout in the model's own precision; None for no rollout.
+        activations: largest activation in float32 of each weights group that is in fp16 instead of
+            bf16.
     """
 
     scenario: Scenario
@@ -239,7 +247,8 @@ class Golden:
         """Reads ``golden/`` of a bundle's folder.
 
         Raises:
-            GateError: ``VIDC-VALIDATE-GOLDEN``, there is none, or another vidc made it.
+            GateError: ``VIDC-VALIDATE-GOLDEN``, there are no golden data, or another version of
+                vidc made them.
         """
         root = folder / FOLDER
 
@@ -281,7 +290,7 @@ def read_activations(folder: Path) -> dict[str, Activation]:
     """Returns the largest activations in ``golden/`` of a bundle's folder.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-FIELD``, they are not those of a build.
+        GateError: ``VIDC-BUNDLE-FIELD``, the file does not have the fields that a build writes.
     """
     path = folder / FOLDER / ACTIVATIONS
     if not path.exists():

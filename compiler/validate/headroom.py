@@ -27,8 +27,8 @@ class Activation:
 class Headroom:
     """Largest absolute output of each layer, while networks run in float32.
 
-    It sees what layers without children return, so neither residual sums nor the transforms of
-    Winograd's algorithm; the margin of ``LIMIT`` is for these too.
+    It sees only the results of layers without children: neither residual sums nor the transforms
+    of Winograd's algorithm. The margin of ``LIMIT`` is for these too.
 
     Args:
         networks: modules of one weights group, which may share layers.
@@ -54,7 +54,7 @@ class Headroom:
         return look
 
     def largest(self) -> Activation:
-        """Returns the largest output; 0 of no layer before any."""
+        """Returns the largest output; before the first call, 0 with an empty layer name."""
         values = {name: value.item() for name, value in self._found.items()}
         # NaN is the largest of all.
         layer = max(values, key=lambda name: (math.isnan(values[name]), values[name]), default="")

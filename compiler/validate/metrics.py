@@ -73,9 +73,8 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> TensorMetrics:
 def sqnr_db(relative_l2: float) -> float:
     """Returns the signal-to-noise ratio in dB: ``20 log10(|reference| / |actual - reference|)``.
 
-    That is ``-20 log10(relative_l2)``: the same figure on another scale, 6.02 dB for each bit that
-    an error loses. Infinite where the two tensors are equal, minus infinity where the relative
-    error is infinite.
+    That is ``-20 log10(relative_l2)``: the same figure on another scale, 6.02 dB more for each
+    halving of the error. Infinite for equal tensors, minus infinity for an infinite relative error.
     """
     if relative_l2 == 0:
         return math.inf

@@ -1,8 +1,8 @@
 """LPIPS, if its package and weights are installed: nothing is downloaded.
 
 Zhang, Isola, Efros, Shechtman and Wang, "The unreasonable effectiveness of deep features as a
-perceptual metric" (2018), over AlexNet. The package holds the weights of its linear layers; those
-of AlexNet are torchvision's, where torch.hub keeps what it once downloaded.
+perceptual metric" (2018), over AlexNet. The package holds the weights of LPIPS's linear layers.
+AlexNet's weights are torchvision's, from the folder that torch.hub downloads to.
 """
 
 import hashlib

@@ -20,13 +20,13 @@ class Inputs:
     """Inputs of a rollout.
 
     Attributes:
-        prompts: before and after the switch, float32 ``[2, *prompt_shape]``; ``[2, 0]`` where a
-            program takes none.
-        noise: float32 ``[blocks, *noise_shape]``.
-        tokens: tokens of the prompts by the encoder's input, int64 ``[2, 1, L]``, where there is a
-            text encoder.
-        conditions: of every block, float32 ``[blocks, *shape]`` by the names of the spec's
-            ``condition_shapes``.
+        prompts: embeddings before and after the switch, float32 ``[2, *prompt_shape]``; ``[2, 0]``
+            if the program takes no prompts.
+        noise: noise of each block, float32 ``[blocks, *noise_shape]``.
+        tokens: tokens of the prompts, int64 ``[2, 1, L]`` for each input of the text encoder; empty
+            without one.
+        conditions: conditions of each block, float32 ``[blocks, *shape]`` by the names of the
+            spec's ``condition_shapes``.
     """
 
     prompts: Tensor
@@ -81,7 +81,7 @@ class Calls:
         self._count = 0
 
     def next(self, component: str, tensors: Mapping[str, Tensor]) -> None:
-        """Shows one call."""
+        """Passes one call to the observer."""
         self._observer(self._count, component, tensors)
         self._count += 1
 
@@ -91,8 +91,8 @@ class Played:
     """Results of a rollout.
 
     Attributes:
-        latents: clean, float32, block by block.
-        frames: of the pictured blocks, uint8 ``[videos, frames, H, W, 3]``.
+        latents: clean latent of each block, float32.
+        frames: frames of some blocks by block, uint8 ``[videos, frames, H, W, 3]``.
     """
 
     latents: list[Tensor]
@@ -105,7 +105,7 @@ class Player:
     Args:
         program: session class.
         resources: spec, engines and device. Without engines that decode, latents stay undecoded.
-            Sessions play on after values that are not finite: gates and reports show those.
+            Sessions continue after values that are not finite, so that gates and reports show them.
     """
 
     def __init__(self, program: type[Session[Any]], resources: Resources) -> None:
@@ -123,15 +123,14 @@ class Player:
         keep: Collection[int] | None = None,
         forced: Sequence[Tensor] | None = None,
     ) -> Played:
-        """Plays a rollout as a user runs it: each block builds on the engines' last one.
+        """Plays a rollout as a user runs it: each block builds on the engines' earlier blocks.
 
-        With ``forced``, each block builds on the latents given for the blocks before it, and the
-        engines make the cache from those.
+        With ``forced``, the given latents replace these: the engines fill the KV cache from them.
 
         Args:
-            scenario: what is played.
-            inputs: on the engines' device.
-            keep: blocks whose frames are kept; by default those that the scenario pictures.
+            scenario: the scenario.
+            inputs: its inputs, on the engines' device.
+            keep: blocks whose frames are returned; by default ``scenario.pictured``.
             forced: latents of every block, for a program with ``forces_blocks``.
         """
         with self.program(self.resources) as session:
@@ -152,7 +151,8 @@ class Player:
             session.prompt(inputs.prompts[0])
         for block, noise in enumerate(inputs.noise):
             if prompted and block == scenario.switch_after:
-                session.flush()  # Calibration sees the pass, which the switch would drop.
+                # Calibration must see the pending clean pass, which the switch would drop.
+                session.flush()
                 session.switch_prompt(inputs.prompts[1])
             if inputs.conditions:
                 session.condition(**{n: each[block] for n, each in inputs.conditions.items()})
@@ -165,7 +165,7 @@ class Player:
             frames = session.decode(latent)
             if block in pictured:
                 played.frames[block] = self._by_video(frames)
-        session.flush()  # No next block runs what the last one left.
+        session.flush()  # The last block's clean pass: there is no next block to run it.
         return played
 
     def components(
@@ -175,16 +175,16 @@ class Player:
         observer: Observer,
         frames: Mapping[int, Tensor] | None = None,
     ) -> Played:
-        """Plays a rollout, then makes the calls that it leaves out (``program.cover``).
+        """Plays a rollout, then makes the calls that a rollout leaves out (``program.cover``).
 
         An observer may overwrite outputs in ``program.teacher_forced``; the rollout continues from
-        them.
+        the new values.
 
         Args:
-            scenario: what is played.
-            inputs: on the engines' device.
-            observer: told of every call.
-            frames: frames that encoders are given, as in ``Played``; by default the rollout's own.
+            scenario: the scenario.
+            inputs: its inputs, on the engines' device.
+            observer: called after every engine call.
+            frames: frames that encoders read, as in ``Played``; by default the rollout's own.
         """
         calls = Calls(observer)
         watched = self.with_engines(
@@ -199,11 +199,11 @@ class Player:
         return played
 
     def decode(self, latents: Iterable[Tensor]) -> dict[int, Tensor]:
-        """Decodes latents of a rollout from its first block on, which need not be its own.
+        """Decodes the latents of a rollout, block by block; other engines may have made them.
 
         Returns:
-            uint8 ``[videos, frames, H, W, 3]`` on the CPU, by block; a block whose decoder gives
-            values that are not finite is left out, as bytes would hide them.
+            Frames by block, uint8 ``[videos, frames, H, W, 3]`` on the CPU. A block is left out if
+            the decoder's values are not finite, because bytes would hide that.
         """
         names = self.resources.spec.decode_components
         checked = {name: _Checked(self.resources.engines[name]) for name in names}

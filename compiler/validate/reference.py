@@ -65,13 +65,13 @@ def eager_engines(
     precisions: Mapping[str, str],
     device: torch.device,
 ) -> dict[str, EagerEngine]:
-    """Returns every component of a model, run by PyTorch at these precisions.
+    """Returns engines that run a model's components in PyTorch, in these precisions.
 
     Args:
-        config: of the model.
-        weights: the file of each weights group.
-        precisions: of each weights group.
-        device: where they run.
+        config: the model.
+        weights: file of each weights group; groups without a file are left out.
+        precisions: high precision of each weights group.
+        device: device of the engines.
     """
     engines: dict[str, EagerEngine] = {}
     for group, path in weights.items():
@@ -98,21 +98,23 @@ def play_in_float32(
     device: torch.device,
     narrow: Sequence[str],
 ) -> tuple[Inputs, Record, dict[str, Activation]]:
-    """Returns a scenario's inputs and PyTorch's record of it in float32, on ``device``.
-
-    Also returns the largest activation of each group of ``narrow``.
+    """Plays a scenario with PyTorch in float32.
 
     Args:
-        config: of the model.
-        weights: the file of each weights group.
-        tokenizer: of the model's text encoder, None where it has none.
-        scenario: what is played.
-        prompts: texts before and after its switch, for a model with a text encoder.
-        device: where it is played.
+        config: the model.
+        weights: file of each weights group.
+        tokenizer: file of the text encoder's tokenizer; None for a model without text encoder.
+        scenario: the scenario.
+        prompts: texts before and after the switch, for a model with a text encoder.
+        device: device of the engines.
         narrow: weights groups whose activations must have headroom in float16.
 
+    Returns:
+        The inputs on ``device``, the record, and the largest activation of each group in
+        ``narrow``.
+
     Raises:
-        GateError: ``VIDC-BUILD-HEADROOM``.
+        GateError: ``VIDC-BUILD-HEADROOM``, an activation is too large for float16.
     """
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), device)
     headroom = {
@@ -135,14 +137,17 @@ def play_eager(
     inputs: Inputs,
     reference: Record,
 ) -> tuple[Record, Played | None]:
-    """Plays a scenario call by call from the reference's values, and its rollout if it has one.
+    """Plays a scenario forced by the reference, as in ``record``, and its free rollout if any.
 
     Args:
-        config: of the model.
-        engines: of all its components, which are PyTorch's.
-        scenario: what is played.
-        inputs: of it, on the engines' device.
+        config: the model.
+        engines: PyTorch's engines of all components.
+        scenario: the scenario.
+        inputs: its inputs, on the engines' device.
         reference: PyTorch's record in float32.
+
+    Returns:
+        The forced record, and the free rollout; None for a scenario without one.
     """
     eager = player(config, engines, inputs.noise.device)
     forced = record(eager, scenario, inputs, forced_by=reference)

@@ -63,8 +63,8 @@ class RolloutRow:
 
     ``block`` is None for all blocks together. ``eager`` is the error of PyTorch's latents in the
     engines' precision. ``decoded`` is True if the bundle's decoder made the reference frames.
-    ``lpips`` is None if it was not measured. ``forced`` are the frames of the block that goes on
-    from the reference's blocks, in 8 bits.
+    ``lpips`` is None if it was not measured. ``forced`` has the figures of the frames if the block
+    builds on the reference's earlier blocks; measured for 8-bit engines.
     """
 
     block: int | None
@@ -214,7 +214,7 @@ def render_html(report: Report) -> str:
 def format_figure(value: float | None, metric: str, threshold: float | None = None) -> str:
     """Formats a metric's value; missing or non-finite values become words.
 
-    Beside a threshold there are as many more digits as show on which side of it the value lies.
+    With a threshold, the text has enough digits to lie on the same side of it as the value.
     """
     if value is None:
         return "missing"
@@ -305,7 +305,7 @@ def _charts(report: Report) -> dict[str, Chart]:
 
 
 def _threshold(report: Report, metric: str) -> float | None:
-    """Returns the threshold of a block's figure; that of SQNR is a relative L2's."""
+    """Returns the threshold of a block's figure; SQNR's is computed from that of relative L2."""
     gated = "relative_l2" if metric == "sqnr_db" else metric
     limits = (
         gate.threshold

@@ -13,9 +13,13 @@ QUANTIZED_STAGE = "golden:quantized"
 class Scenario(Rollout):
     """Rollout of a validation.
 
+    A free rollout builds each block on the engines' own earlier blocks. In a forced one, the
+    reference's blocks replace them (teacher forcing).
+
     Attributes:
-        rollout: True to compare a rollout too, where errors accumulate from block to block.
-        free_gates: True to gate the free rollout of trained weights in 8 bits.
+        rollout: True to compare a free rollout too, where errors accumulate from block to block.
+        free_gates: True to gate the free rollout of trained weights in 8 bits as well; otherwise
+            only the forced one is gated, and the free one must be finite.
     """
 
     rollout: bool

@@ -24,8 +24,8 @@ BACKGROUND, TEXT, FAINT = (20, 23, 28), (230, 233, 238), (154, 164, 178)
 def write_video(path: Path, blocks: Sequence[BlockFrames], switches: Sequence[int]) -> None:
     """Writes the blocks' frames: reference, engine and magnified difference side by side.
 
-    Videos of a batch lie one below another. A caption above says of each block where the frames of
-    its reference come from.
+    Videos of a batch lie one below another. A caption names the source of each block's reference
+    frames.
 
     Raises:
         UsageError, UnavailableError: as ``open_writer`` and ``VideoWriter.write``.

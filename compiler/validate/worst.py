@@ -112,13 +112,13 @@ def worst_tensors(
 ) -> list[WorstTensor]:
     """Returns up to ``MOST_TENSORS`` tensors, largest relative error first.
 
-    Of one component there are ``MOST_OF_COMPONENT`` at most. A tensor is looked at once, on its
-    worst call; one that equals the reference on every call is not.
+    One component has ``MOST_OF_COMPONENT`` of them at most. Each tensor is described on its worst
+    call. A tensor that equals the reference on every call is left out.
 
     Args:
-        found: samples of what was written.
-        reference: the same of the reference.
-        signatures: signatures by component, for the positions of samples.
+        found: the candidate's record.
+        reference: the reference's record.
+        signatures: signatures by component; their shapes give the positions of samples.
     """
     worst: dict[tuple[str, str], Call] = {}
     for call in calls(found, reference):
