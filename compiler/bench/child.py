@@ -1,6 +1,6 @@
 """Process of one cold start: starts the GPU while torch is imported, as ``vidc.runtime.load`` does.
 
-``vidc.compiler.bench.processes`` has its arguments and result.
+``vidc.compiler.bench.processes`` describes its arguments and its output.
 """
 
 import sys

@@ -1,7 +1,8 @@
 """Measures streams in turn in one process, so that all see the same machine state.
 
-A block is the denoising passes and the clean pass that writes its keys and values. Decoding is
-measured separately, and together with the block as a stream runs both.
+The time of a block is that of its denoising passes and of the clean pass that writes the keys and
+values of the finished latent. Decoding is measured separately, and together with the block as a
+stream runs both.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,11 +23,11 @@ from vidc.runtime.programs.spec import ProgramSpec
 WARMUP = 20
 SAMPLES = 100
 RUN = 11
-"""Blocks that one stream generates without pause to measure the time between blocks."""
+"""Number of blocks that a stream generates without pause to measure the time between blocks."""
 PIPELINE = 2
-"""First measured block, once decoding and generation overlap."""
+"""Number of first blocks that are not measured, until decoding and generation overlap."""
 DRAIN = 1
-"""Last blocks, whose decoding overlaps with nothing."""
+"""Number of last blocks that are not measured: their decoding overlaps with nothing."""
 _NOISES = 4
 
 
@@ -35,7 +36,7 @@ class Protocol:
     """Numbers of rounds and samples of a benchmark.
 
     Attributes:
-        warmup: rounds of each kind that come before and are not counted.
+        warmup: number of uncounted samples of each metric before those that count.
         samples: number of samples of each metric.
         seed: seed of the streams and of explicit noise.
     """
@@ -45,13 +46,13 @@ class Protocol:
     seed: int = 0
 
     def rounds(self, spec: ProgramSpec) -> int:
-        """Returns the rounds of each stream, for a progress bar."""
+        """Returns the number of rounds, for a progress bar. In a round, every stream has a turn."""
         kinds = 2 if spec.prompt_shape else 1
         return kinds * (self.warmup + self.samples) + _runs(self.warmup) + _runs(self.samples)
 
 
 class Turns:
-    """A contestant's stream, and the samples taken of it."""
+    """Turns of one contestant: its stream, and the samples taken of it."""
 
     def __init__(
         self, name: str, contestant: Contestant, device: torch.device, prompts: Tensor, seed: int
@@ -141,9 +142,10 @@ def _figures(turns: Turns, samples: int) -> Samples:
 
 
 def _parts(turns: Turns) -> Samples:
-    """Measures one block and its decoding, each to completion, and the next one as a whole.
+    """Measures one block and its decoding, each to completion, then a second block as a whole.
 
-    The next one starts from a session that was idle: its clean pass is done before.
+    ``flush`` runs the first block's clean pass before the second block starts. Its first frames
+    then come as soon as after a pause.
     """
     stream, noise = turns.stream(), next(turns.noises)
     latent, block = turns.clock.time(lambda: stream.generate(noise=noise))

@@ -64,7 +64,7 @@ def start(bundle: Path, stream: str, seed: int, decoder: str | None = None) -> S
 
 
 def samples(starts: list[Start]) -> Samples:
-    """Cold starts and memory as samples of their metrics."""
+    """Returns cold starts, in seconds, and peak memory, in bytes, as samples by metric."""
     if not starts:
         return {}
     peaks = {name: [float(each.peak[name]) for each in starts] for name in starts[0].peak}

@@ -51,10 +51,10 @@ class ComponentRow:
 
     Attributes:
         component: name of the component.
-        calls: in a block, or 0 for one that only a prompt switch calls.
+        calls: number of calls for a block and its decoding; 0 if only a prompt switch calls it.
         ms: time of one call.
         tflop: TFLOP of one call.
-        gigabytes: minimal traffic of one call.
+        gigabytes: minimal memory traffic of one call in GB.
         tflops: rate in TFLOP/s.
         gbps: traffic in GB/s.
     """
@@ -84,9 +84,9 @@ class Profile:
     """A finished profile.
 
     Attributes:
-        peaks: measured here: TFLOP/s of matrix products by precision, and GB/s of copies as
-            ``memory``.
-        specified: peaks in the target's file; empty if unknown.
+        peaks: peaks measured on this machine: TFLOP/s of matmuls by precision, and GB/s of copies
+            as ``memory``.
+        specified: the same peaks in the target's file; unknown ones are left out.
         components: components of a block and of a switch.
         kinds: kernel kinds by phase.
         kernels: kernels by phase, longest first.

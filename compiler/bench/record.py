@@ -105,13 +105,13 @@ class Result:
 
     Attributes:
         bundle: name of the bundle.
-        decoding: of the bundle's program.
+        decoding: names of the program's decoder.
         workload: sizes, precision and backend.
         protocol: numbers of rounds and samples.
         fingerprint: machine, software and bundle.
         streams: samples by stream and metric; ours comes first.
-        judgments: ours against every other stream, and against a stored result.
-        steps: seconds of each of our cold starts by step.
+        judgments: verdicts on ours against every other stream, and against a stored result.
+        steps: for each of our cold starts, the seconds at the end of each step, as in ``Start``.
         disturbance: CPU share of other processes, if known.
         gpu_state: clocks and power of the GPU as the last sample was taken.
         profile: profile, if requested.

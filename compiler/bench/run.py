@@ -143,9 +143,9 @@ def workload(manifest: Manifest) -> dict[str, Any]:
 
 
 def build_seconds(manifest: Manifest) -> float | None:
-    """Returns the summed seconds of a build's stages; None if the cache lacks one.
+    """Returns the sum of the seconds of a build's stages; None if the cache lacks one.
 
-    Stages run side by side, so that a build takes less; packaging comes on top.
+    The build itself took less, because stages run in parallel. Packaging is not included.
     """
     store = Store(cache_root(os.environ))
     # Packaging is not a stage of the store.

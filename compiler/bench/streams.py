@@ -36,7 +36,7 @@ class Stream(Protocol):
         """Sets a new prompt between two blocks."""
 
     def condition(self, **given: Tensor) -> None:
-        """Sets what later blocks are generated from."""
+        """Sets the tensors, such as an image or actions, that later blocks are generated from."""
 
     def step(self, noise: Tensor | None = None) -> Tensor:
         """Generates the next block and returns its frames."""
@@ -56,9 +56,9 @@ class Contestant:
     """Source of streams that share weights and engines.
 
     Attributes:
-        open: opens one.
-        spec: their sizes.
-        decoding: of their program.
+        open: opens a new stream.
+        spec: sizes of the streams.
+        decoding: names of their decoder.
     """
 
     open: Callable[[], Stream]

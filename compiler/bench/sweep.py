@@ -94,9 +94,9 @@ class Row:
 
     Attributes:
         value: value of the setting.
-        samples: samples of the variant, and of the bundle measured in turn.
-        verdicts: variant against bundle, by metric.
-        change: None if block sizes differ.
+        samples: samples of the variant.
+        verdicts: variant against bundle, measured in turn, by metric.
+        change: distance from the bundle's output; None if block sizes differ.
     """
 
     value: str
@@ -128,7 +128,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Base:
-    """Bundle that variants are built from and compared with, and the decoder of all."""
+    """Bundle that variants are built from and compared with, and the decoder that all use."""
 
     folder: Path
     manifest: Manifest
@@ -228,7 +228,7 @@ def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundl
 
 
 def _played(bundle: Bundle, golden: Golden) -> Played:
-    """Plays the golden rollout; a bundle with more steps repeats the noise of a block."""
+    """Plays the golden rollout; with more sampler steps, a block's noise is used repeatedly."""
     noise, steps = golden.inputs.noise, bundle.spec.noise_shape[0]
     inputs = replace(golden.inputs, noise=noise[:, torch.arange(steps) % noise.shape[1]])
     blocks = range(golden.scenario.blocks)

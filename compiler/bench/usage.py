@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 MAX_SHARE = 0.1
-"""CPU share of other processes, 0 to 1, from which CPU timings are not trusted."""
+"""CPU share of other processes, 0 to 1, above which CPU timings are not trusted."""
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)
 _GUEST = 8

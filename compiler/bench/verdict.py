@@ -45,7 +45,7 @@ class Verdict:
         speedup: ratio of their median to ours.
         speedup_ci95: 95 % bootstrap interval of the ratio; None with too few samples.
         delta: Cliff's delta of ours against theirs, negative where ours are shorter.
-        reasons: reasons for the outcome; for ``cannot tell``, against every other outcome.
+        reasons: reasons for the outcome; for ``cannot tell``, why no other outcome holds.
     """
 
     outcome: Outcome

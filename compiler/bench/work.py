@@ -48,9 +48,10 @@ class Work:
     """Work of one component call.
 
     Attributes:
-        flops: floating-point operations by kind, two to a multiply-add, norms and the like left
-            out; with a full window.
-        bytes: every weight, input and state that is read, once, and all that is written.
+        flops: floating-point operations by kind, with a full window. A multiply-add counts as two;
+            norms and element-wise operations are left out.
+        bytes: bytes of each weight, input and state that is read, counted once, and of all that is
+            written.
     """
 
     flops: Mapping[Kind, int] = field(default_factory=dict)
@@ -63,7 +64,10 @@ class Work:
 
 
 def component_work(manifest: Manifest) -> dict[str, Work]:
-    """Returns the work of the components that a session replays, without its first decoding."""
+    """Returns the work of each component that a session runs, by name.
+
+    A decoder for the first block alone is left out.
+    """
     config = model_from_json(manifest.config)
     first = manifest.spec.decode_components[:-1]
     wanted = {
