@@ -1,9 +1,9 @@
 """Chosen forms of an engine's convolutions: measured, from the build cache, or by rule.
 
-A form is taken instead of the rule's only if it is faster by more than ``MARGIN``, so that noise
-does not decide. Measured choices are kept in the build cache for each GPU model. A later build with
-the same software takes them from there; a build with other software measures again and, if it
-chooses differently, says so with the times of both.
+``convolution_forms`` has the forms and the rule. A measured form replaces the rule's form only if
+it is faster by more than ``MARGIN``, so that noise does not decide. The build cache keeps measured
+choices for each GPU model. A later build with the same software takes them from there. A build with
+other software measures again; if its choice differs, a note gives the times of both builds.
 """
 
 import time
@@ -55,9 +55,10 @@ class Choice:
     Attributes:
         form: the chosen form.
         decided: source of the choice.
-        reason: why the rule chose, or why the choice is another than an earlier build's.
+        reason: why the rule chose, or why the choice differs from an earlier build's.
         times_ms: measured time of each form; empty for a choice by rule.
-        at_least_ms: lower bounds of the time of forms that are slower in any case.
+        at_least_ms: lower bounds of the times of forms that were not measured whole, as in
+            ``Times``.
         device: the measured GPU; empty for a choice by rule.
         build: versions of the measured software.
     """
@@ -111,7 +112,8 @@ class Chooser:
     """Chooses the form of each convolution of a program.
 
     ``choices`` has the choices by the text of sizes. ``notes`` has a line for each choice that
-    differs from an earlier build's, and for each convolution that was to be measured and was not.
+    differs from an earlier build's, and for each convolution that should have been measured and
+    was not.
 
     Args:
         measure: measures the forms of a convolution; None to follow the rule.
@@ -231,7 +233,7 @@ def engine_chooser(measure: bool, folder: Path | None) -> Chooser:
 
     Args:
         measure: False to follow the rule.
-        folder: of the build cache; None to keep nothing.
+        folder: folder of the build cache; None to keep nothing.
     """
     if not measure:
         return Chooser(None, "setting aoti.measure is false")

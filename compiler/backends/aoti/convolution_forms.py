@@ -1,8 +1,8 @@
 """Forms in which a convolution in 16 bits runs on a GPU, and the rule that chooses one.
 
-Convolutions of videos and of upsampled images have several forms in float16 alone. All forms of a
-convolution give the same result but for rounding. ``winograd_convolution``, ``phases`` and
-``patches`` have the arithmetic.
+A form is a way to compute the convolution. All forms give the same result but for rounding.
+Convolutions of videos and of upsampled images have several forms in float16, and one in bfloat16.
+``winograd_convolution``, ``phases`` and ``patches`` have the arithmetic.
 """
 
 import math
@@ -14,17 +14,19 @@ from vidc.compiler.backends.aoti.winograd_convolution import LEAST_CHANNELS
 from vidc.plugins.ops.winograd_tiles import TILES
 
 WIDE = 128
-"""Outputs from which the rule prefers one convolution for all phases.
+"""Number of output channels from which the rule prefers one convolution for all phases.
 
-On an H100, one takes 1.99 ms with 192 outputs and 3.79 ms with 96; two take 3.11 and 2.77 ms.
+On an H100, one convolution takes 1.99 ms with 192 outputs and 3.79 ms with 96. Two convolutions,
+one for each phase of rows, take 3.11 and 2.77 ms.
 """
 MOST_PIXELS = 2048
-"""Pixels up to which a matmul of patches is measured.
+"""Most pixels of a result for which a matmul of patches is measured.
 
-On an H100 it gains up to 300 pixels, and in first convolutions of few inputs up to 1,680.
+On an H100 it is faster for up to 300 pixels, and in first convolutions, which have few inputs, for
+up to 1,680.
 """
 _TAPS = 36
-"""Taps of all phases at most, for each input and output."""
+"""Most taps of the four phases together, for each pair of an input and an output channel."""
 
 
 class Form(StrEnum):
@@ -57,12 +59,12 @@ class Sizes:
     """Sizes of a convolution, by which its form is chosen.
 
     Attributes:
-        inputs: channels.
-        outputs: channels.
+        inputs: number of input channels.
+        outputs: number of output channels.
         frames: frames of the result, of one video; the number of images if ``upsampled``, or with
             a ``kernel``.
-        height: of the input without padding.
-        width: of the input without padding.
+        height: height of the input without padding, in pixels.
+        width: width of the input without padding, in pixels.
         batch: number of videos.
         upsampled: True for a 3x3 convolution of images that are upsampled by two first.
         operator: True if ``norm_silu_winograd`` computes the transforms before and after it.
@@ -130,9 +132,10 @@ def candidates(sizes: Sizes) -> tuple[Form, ...]:
 def by_rule(sizes: Sizes) -> Form:
     """Returns the form of a convolution that is not measured.
 
-    For a 3x3x3 convolution it is F(m, 3) with the largest m that divides the frames. Upsampled
-    images are convolved in phases if they have more values than the phases' filters, which every
-    call computes. Few pixels are convolved by cuDNN.
+    For a 3x3x3 convolution it is F(m, 3) with the largest m that divides the frames. For upsampled
+    images it is phases, because every call computes the phases' filters, only if the images have at
+    least as many values as these: all phases at once from ``WIDE`` outputs on, else phases of rows.
+    For few pixels it is cuDNN's convolution.
     """
     if sizes.kernel is not None:
         return Form.IMAGES

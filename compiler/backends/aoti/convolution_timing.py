@@ -1,25 +1,26 @@
 """Times of the forms of a convolution, measured on the GPU that a build compiles for.
 
-The time of a form is that of everything whose cost depends on it, as in a row of convolutions of
-one form:
+The time of a form includes all operations whose cost depends on the form, as in a chain of
+convolutions of that form:
 
 - F(m, 3): ``norm_silu_winograd`` with m + 2 products, a residual and a kept sum, then the m + 2
-  convolutions, or matmuls for few outputs. What inductor makes beside them counts as a copy of as
-  many bytes: the transform of the filters, which the engine computes in every call, and the sum of
-  the matmuls' nine results. Compiling these took 39 s for one size.
+  convolutions, or matmuls for few outputs. A copy of as many bytes stands for the kernels that
+  inductor would compile: the transform of the filters, which the engine computes in every call, and
+  the sum of the matmuls' nine results. Compiling these took 39 s for one size.
 - conv3d: bias, residual, norm, SiLU, the concatenation with two earlier frames and the padding as
   inductor compiles them, then the convolution. They are left out if the convolution alone is
   already slower than another form.
-- A convolution of upsampled images: upsampling, the convolutions, and the order of the pixels.
-  Transforms of filters count as for F(m, 3).
-- A convolution of few pixels: the convolution, or the copy of patches and the matmul. What comes
-  before writes its result with or without padding, which costs the same. A work runs many
-  convolutions, each with a filter of its own, and the time is divided by their number. So filters
-  of 4 MB and more come from memory, as in an engine; smaller ones may stay in the cache. Values are
-  float16; convolutions in bfloat16 take the times of float16.
+- A convolution of upsampled images: upsampling, the convolutions, and the reordering of pixels. A
+  copy stands for the transform of filters, as for F(m, 3).
+- A convolution of few pixels: the convolution, or the copy of patches and the matmul. The operation
+  before it writes its result with or without padding, which costs the same. Many convolutions run,
+  each with a filter of its own, and the time is divided by their number. So filters of 4 MB and
+  more come from memory, as in an engine; smaller ones may stay in the cache.
 
-Each form is a CUDA graph. The graphs are replayed in turns, so that a clock that drifts does so for
-all.
+Values are float16. A convolution in bfloat16 is chosen by the times of float16.
+
+Each form is captured as a CUDA graph. The graphs are replayed in turns, so that a drift of the
+GPU's clock affects all forms alike.
 """
 
 import math
@@ -54,8 +55,9 @@ _EPS = 1e-12
 _CACHED = 2**27
 """More bytes than the cache of a GPU holds."""
 _LEAST_FILTERS, _MOST_FILTERS = 4, 32
-"""Limits of the number of filters that a work convolves with."""
+"""Limits of the number of filters for a convolution of few pixels."""
 Work = Callable[[], Any]
+"""Runs what is timed for one form."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,9 @@ class Times:
     """Times of a convolution's forms in milliseconds.
 
     Attributes:
-        measured: of each form.
-        at_least: of forms that were not measured whole, because their convolution alone takes
-            longer than another form.
+        measured: time of each form.
+        at_least: lower bounds for forms that were not measured whole, because their convolution
+            alone takes longer than another form.
     """
 
     measured: Mapping[Form, float]
@@ -80,7 +82,7 @@ def measure_forms(sizes: Sizes, device: torch.device, sample: Sample | None = No
     """Measures the forms of a convolution on random values.
 
     Args:
-        sizes: of upsampled images, with a ``kernel``, or with ``operator``.
+        sizes: sizes of a convolution that is ``upsampled``, or has a ``kernel`` or ``operator``.
         device: a GPU.
         sample: measures works; by default ``sample_graphs``.
 
@@ -101,7 +103,7 @@ def measure_forms(sizes: Sizes, device: torch.device, sample: Sample | None = No
         least = found.pop(alone)
         if least > min(found.values()):
             return Times(found, {alone: least})
-        # The same turns for all: a clock that fell since would count against one form.
+        # All are measured again, in the same turns: the GPU's clock may have dropped since.
         whole = {alone: link.direct(), **{form: link.winograd(form) for form in tiles}}
         return Times(take(whole), {})
 
@@ -140,11 +142,11 @@ def _captured(works: Mapping[Form, Work]) -> dict[Form, Work]:
 
 
 class _Link:
-    """One of a row of equal convolutions, with what lies between two of them.
+    """One convolution of a chain of equal ones, with the operations between two of them.
 
     Args:
-        sizes: of the convolution.
-        device: where the tensors are.
+        sizes: sizes of the convolution.
+        device: device of the tensors.
     """
 
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
@@ -197,7 +199,7 @@ class _Link:
         return work
 
     def direct_alone(self) -> Work:
-        """Returns the convolution without what lies between two of them."""
+        """Returns the convolution without the operations between two of them."""
         batch, frames, height, width, channels = self.video
         padded = self._draw(batch, frames + 2, height, width, channels).movedim(-1, 1)
         return partial(functional.conv3d, padded, self.weight, padding=(0, 1, 1))

@@ -107,9 +107,9 @@ def for_cuda(
 
 
 def lower(program: ExportedProgram, fused: bool) -> Fusion:
-    """Lowers all but 16-bit attention of several queries.
+    """Lowers vidc's operators for a GPU, except 16-bit attention with several queries.
 
-    The result of these passes runs on a CPU too.
+    The result runs on a CPU too.
     """
     states = pop_rounding(program)
     fusion = fuse(program) if fused else NOTHING
@@ -141,7 +141,10 @@ def _convolved_weights(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def _unsqueezed(node: fx.Node) -> fx.Node:
-    """Returns the kernel of a 3D convolution that runs as a 2D one, whose last axis is 1."""
+    """Returns the weight of a convolution before a ``squeeze``, if any.
+
+    A 3D convolution whose kernel has a last axis of 1 runs as a 2D one, with that axis squeezed.
+    """
     source: Any = node.args[0] if node.target is torch.ops.aten.squeeze.dim else node
     return source  # type: ignore[no-any-return]
 

@@ -73,7 +73,7 @@ class _GroupNorm:
 
     @classmethod
     def of(cls, node: fx.Node) -> "_GroupNorm | None":
-        """Returns None for a norm that is small, without weights or not of 16 bits."""
+        """Reads a call; returns None if it is small, without weights or not in 16 bits."""
         given: list[Any] = [*node.args, *(None, None, 1e-5)[len(node.args) - 2 :]]
         x, groups, weight, bias, eps, *_ = given
         dtype = node.meta["val"].dtype
@@ -131,7 +131,7 @@ def _norms(program: ExportedProgram) -> Iterator[_GroupNorm]:
 
 
 def _without_shifts(x: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]]:
-    """Returns what a vector for all pixels is added to, and the vector; ``x`` if there is none."""
+    """Splits the sum of a tensor and a vector for all pixels; returns ``x`` alone for others."""
     if x.target is not aten.add.Tensor or len(x.users) > 1 or x.kwargs:
         return x, ()
     operands: Any = x.args

@@ -75,9 +75,9 @@ def compile_package(
     """Writes the package, in 10 seconds for two layers and one to two minutes for thirty.
 
     Args:
-        program: on the device that it is compiled for.
+        program: the program, on the device that it is compiled for.
         package: the file.
-        options: of inductor, besides those of every package.
+        options: options of inductor besides ``OPTIONS``.
     """
     from vidc.exporters.tracing import quiet_torch
 
@@ -103,10 +103,11 @@ def inductor_cache(program: Path) -> Iterator[None]:
     """Gives inductor an empty cache folder and removes it afterwards.
 
     The folder's path is part of the engine, so it is derived from the program: equal programs give
-    equal engines. Triton's folder lies in it. It is named because inductor would name it at the
-    process's first kernel and leave it so, and later engines would use a folder that is gone.
-    Only the probes of vector instructions stay, in the build cache: they take a third of a small
-    engine's time, and depend on the machine, the compiler and torch alone.
+    equal engines. Triton's folder lies in it and is set as well. Otherwise inductor would set it
+    once, at the process's first kernel, and later engines would use a folder that is gone.
+
+    Only the probes of vector instructions are kept, in the build cache. They take a third of a
+    small engine's compile time, and depend on the machine, the compiler and torch alone.
     """
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
     from torch._inductor.utils import clear_caches

@@ -1,8 +1,9 @@
 """3x3 convolutions of upsampled images as convolutions of the images, for float16 on a GPU.
 
-Nearest upsampling by two repeats each pixel, so that a result reads two different rows and columns,
-not three: sums of taps, in one of four ways (phases). The upsampled image is never written. The
-result is the same but for the rounding of the sums.
+Nearest upsampling by two repeats each pixel, so that a 3x3 filter covers only two different rows
+and two different columns of the small image. Taps on the same pixel are summed to one. There are
+four ways to sum them, the phases: by whether the row and the column of the result are even or odd.
+The upsampled image is never written. The result is the same but for the rounding of the sums.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,8 @@ def upsampled_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, togeth
         x: ``[M, C, H, W]``, before upsampling.
         weight: ``[N, C, 3, 3]``, for an image with one pixel of zeros around it.
         bias: ``[N]``, or None.
-        together: True for one convolution of all phases, False for one of each phase of rows.
+        together: True for one convolution that computes all four phases; False for two, one for
+            even rows and one for odd rows.
     """
     return convolve_phases(x, phase_filters(weight, together), bias)
 

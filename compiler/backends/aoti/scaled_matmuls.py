@@ -129,7 +129,10 @@ class _Matmuls:
         return self._steps[key]
 
     def _multiply(self, scale: Any, input_scale: Any) -> None:
-        """Makes the scale of a weight that of its matmul, a product that the loader computes."""
+        """Replaces a weight's scale by its product with the input's scale.
+
+        The loader computes the product.
+        """
         names, state = weight_names(self.program), self.program.state_dict
         factors = names[scale.name], names[input_scale.name]
         product = f"{factors[0].removesuffix(_WEIGHT_SCALE)}{_PRODUCT_SCALE}"
@@ -171,8 +174,8 @@ def scaled_matmul(
     """Multiplies quantized operands.
 
     Args:
-        steps: float8_e4m3fn ``[..., in]``.
-        weight: float8_e4m3fn ``[out, in]``.
+        steps: quantized input, float8_e4m3fn ``[..., in]``.
+        weight: quantized weight, float8_e4m3fn ``[out, in]``.
         scale: scale of each output channel, float32 ``[out]``.
         bias: ``[out]`` of ``dtype``, or None.
         of_rows: scale of each row, float32 ``[..., 1]``; ones if it is folded into ``scale``.

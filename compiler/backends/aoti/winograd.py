@@ -63,7 +63,8 @@ def use_winograd(
 def _convolutions(program: ExportedProgram) -> "Iterator[_Convolution]":
     """Yields the convolutions of a program that have several forms, in order.
 
-    Each is read after the one before it may have been rewritten, since it may read its result.
+    A convolution may read the result of an earlier one. So each is looked at only when the caller
+    asks for it, after it may have rewritten the earlier ones.
     """
     for node in program.graph.find_nodes(op="call_function", target=aten.conv3d.default):
         found = _Convolution.of(node)
@@ -233,7 +234,7 @@ class _Rewriter:
     def rewrite(self, convolution: _Convolution) -> None:
         """Replaces a call of ``conv3d`` by input transform, products and output transform.
 
-        Leaves it if that is the chosen form.
+        Leaves the call as it is if ``conv3d`` is the chosen form.
         """
         node, pads, bias = convolution.node, convolution.pads, convolution.bias
         norm = _NormSilu.before(convolution) if self.fused else None
@@ -297,8 +298,9 @@ class _Rewriter:
             made = (*inputs.unbind(), *((total,) if keep_sum else ()), last)
             return tuple(each.movedim(-1, 1) for each in made)
 
-        # The alias marks the place of the call. A sum replaces the value, so it must be there for
-        # the value's next reader. Without products, ``past`` may be computed after the value.
+        # The alias marks the place of the call. A kept sum replaces ``value``, so the call comes
+        # before all readers of ``value``. Without products it comes after ``silu``, because
+        # ``past`` may be computed after ``value``.
         with self.graph.inserting_after(norm.silu if products is None else value):
             anchor = self.graph.call_function(aten.alias.default, (value,))
         with self.graph.inserting_before(anchor):

@@ -23,9 +23,9 @@ _TAPS = 9
 
 
 def is_narrow(outputs: int, inputs: int) -> bool:
-    """Returns True if ``_sum_of_taps`` computes a convolution of so many channels.
+    """Returns True if ``_sum_of_taps`` computes a convolution with these numbers of channels.
 
-    Its nine results for a frame are then smaller than the frame.
+    The results of its nine taps are then together no larger than the input.
     """
     return outputs < LEAST_CHANNELS and _TAPS * outputs <= inputs
 

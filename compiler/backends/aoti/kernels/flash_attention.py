@@ -21,7 +21,7 @@ from vidc.plugins.ops.flash_attention import LaunchFacts
 DTYPES = ("bfloat16", "float16")
 HEAD_DIMS = (64, 128)
 OPERATORS = {"flash_attention_sm90": False, "padded_attention_sm90": True}
-"""Operators with a kernel; True if it merges padding."""
+"""Operators with a kernel; True if it merges padding: one key stands for all padded ones."""
 
 _PACKAGES = ("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels")
 _SETTINGS = ("CUTE_DSL_", "FLASH_ATTENTION_", "QUACK_")
@@ -116,7 +116,7 @@ def launch_facts(
     launch: Launch,
     merges_padding: bool = False,
 ) -> LaunchFacts:
-    """Derives the facts that the operator launches the kernel by from a recorded launch.
+    """Derives from a recorded launch the facts that the operator needs to launch the kernel.
 
     Args:
         dtype: dtype of the tensors.

@@ -27,11 +27,11 @@ MERGES_PADDING = "merges-padding"
 """Last argument of the script for a kernel of ``padded_attention_sm90``."""
 
 _TEXT_TILES = {128: (192, 80)}
-"""Queries and keys of a tile where keys are those of a text, by head size.
+"""Numbers of queries and keys of a tile for attention to a text's keys, by head size.
 
-With so few keys, loading the first and storing the result take most of the time, so that fewer and
-larger tiles of queries win: 23 us for 129 keys and 4680 queries of 12 heads, and 28 us with the
-tiles for long sequences (H100, November 2026).
+With so few keys, loading the first tile and storing the result take most of the time. Fewer and
+larger tiles of queries are then faster: 23 us for 129 keys and 4680 queries of 12 heads, and 28 us
+with the tiles for long sequences (H100, November 2026).
 """
 
 _TOOLKIT = "cu13"
