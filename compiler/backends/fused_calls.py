@@ -151,7 +151,10 @@ class RingWrite:
         return "projections to queries, keys and values in different formats are not packed"
 
     def fuse(self) -> dict[str, tuple[str, ...]]:
-        """Fuses the call with packed weights and returns their names with those of the parts.
+        """Fuses the call with packed weights.
+
+        Returns:
+            Names of the packed weights, each with the names of the weights that it concatenates.
 
         Raises:
             UsageError: the operator does not support the sizes; the program is unchanged.
@@ -171,7 +174,7 @@ class RingWrite:
         return packed
 
     def lay_side_by_side(self) -> None:
-        """Fuses the call over the concatenated results of the projections.
+        """Fuses the call, which then takes the concatenated results of the projections.
 
         Raises:
             UsageError: the operator does not support the sizes; the program is unchanged.

@@ -58,8 +58,9 @@ def write_graph(
 ) -> Graph:
     """Writes a component's graph for a parser into ``folder``.
 
-    Weights stay outside, so that all engines of a bundle share them. A ring whose blocks never
-    straddle the wrap is updated in place; any other is updated by a plugin or copied.
+    Weights stay outside the graph, so that all engines of a bundle share them. A ring is updated in
+    place if none of its blocks straddles the wrap, where slots start over; any other ring is
+    updated by a plugin or copied.
 
     Args:
         component: the exported component.
@@ -67,7 +68,8 @@ def write_graph(
         folder: an existing folder.
         handled: constructs that the parser misreads and the caller corrects afterwards.
         use: what vidc's plugins compute.
-        convolutions: the form of quantized convolutions, if not the usual one.
+        convolutions: how quantized convolutions are exported, as ``convolution_form`` returns it;
+            empty for the default.
 
     Raises:
         GraphError: ``VIDC-EXPORT-LINT``, the parser would misread the graph.

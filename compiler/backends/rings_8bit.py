@@ -1,12 +1,14 @@
 """Lowering of 8-bit rings to calls of vidc's kernels.
 
 A program quantizes the keys and values that it writes by ``vidc::quantize_kv``, dequantizes the
-ring that it reads, and fake-quantizes the queries. The first pass takes all that out, so that the
-passes for 16-bit programs match. The second one makes the ring 8-bit again, in the kernels' layout:
-``qk_norm_rope_ring_write_static`` writes it, values transposed, and ``ring_attention_8bit`` reads
-it. Inductor itself fuses the write of a ring with high-precision queries, and of a layer without
-attention, as the last one of a clean pass, so these stay plain operations for it. TensorRT gets
-plugins for them as well.
+ring that it reads, and fake-quantizes the queries. The first pass, ``pop_rounding``, removes all of
+that, so that the passes for 16-bit programs match. The second one, ``lower_rings``, makes the ring
+8-bit again, in the kernels' layout: ``qk_norm_rope_ring_write_static`` writes it, values
+transposed, and ``ring_attention_8bit`` reads it.
+
+Two writes stay plain operations for inductor, which fuses them itself: that of a ring with
+high-precision queries, and that of a layer without attention, such as the last layer of a clean
+pass. TensorRT gets plugins for both.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +64,7 @@ def has_quantized_rings(program: ExportedProgram) -> bool:
 
 
 def pop_rounding(program: ExportedProgram, every: bool = False) -> dict[fx.Node, StateQuantization]:
-    """Makes a program's 8-bit rings with quantized queries 16-bit rings.
+    """Removes the quantization of a program's 8-bit rings with quantized queries.
 
     Later passes then match a layer's calls as in a 16-bit program.
 
@@ -71,7 +73,7 @@ def pop_rounding(program: ExportedProgram, every: bool = False) -> dict[fx.Node,
         every: True for rings with high-precision queries as well.
 
     Returns:
-        The quantization of the states by placeholder.
+        The removed quantization of each state, by the state's placeholder.
     """
     graph, found = program.graph, {}
     for write, cache in [*_writes(program, every)]:
@@ -95,9 +97,14 @@ def pop_rounding(program: ExportedProgram, every: bool = False) -> dict[fx.Node,
 
 
 def quantized_signature(program: ExportedProgram, signature: Signature) -> Signature:
-    """Returns a component's signature with the value rings of its unlowered program transposed.
+    """Returns a component's signature with value rings in the layout of ``ring_attention_8bit``.
 
-    Their slots are padded to a multiple of 16.
+    Value rings of attention with quantized queries become ``[B, H, D, S]``, with S slots padded to
+    a multiple of 16. Other rings stay as they are.
+
+    Args:
+        program: the component's program, before ``pop_rounding``.
+        signature: the component's signature.
     """
     specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
     values = {
@@ -134,7 +141,7 @@ def _writes(program: ExportedProgram, every: bool = False) -> Iterator[tuple[Any
 
 
 def _ring_of(node: Any) -> Any:
-    """Returns the state that a dequantized ring is written to."""
+    """Returns the state that a ``dequantize_kv`` reads after its write."""
     (cache,) = node.args[0].args[0].kwargs["_all_bases"]
     return cache
 

@@ -36,8 +36,8 @@ class OnnxRuntimeBackend(Backend):
 
         Not int8 for a GPU: the CUDA provider has no INT8 convolution, neither ``QLinearConv`` nor
         ``ConvInteger`` (onnxruntime issues 5127 and 24807).
-        Not bf16: a CPU has no attention in it, and on an H200 errors of LongLive-1.3B were up to
-        1.5 times PyTorch's (docs/evidence/quality.md).
+        Not bf16: the CPU provider has no bf16 attention, and on an H200 errors of LongLive-1.3B
+        were up to 1.5 times PyTorch's (docs/evidence/quality.md).
         """
         return frozenset({"fp32", "fp16"} if target.is_gpu else {"fp32", "fp16", "int8"})
 

@@ -1,8 +1,9 @@
-"""Attention for a CPU over packed heads ``[B, T, H D]``, and a number of keys in place of a mask.
+"""Rewrites attention for a CPU: packed heads, and a number of valid keys instead of a mask.
 
-ONNX Runtime's kernel reads heads where they lie in a token, and writes them there, so transposes
-are not needed. It expands a boolean mask to float32 for each head; given the number of valid keys,
-it only fills the scores of the others. The result is bit for bit the same.
+ONNX Runtime's kernel reads packed heads, ``[B, T, H D]``, where they lie in a token, and writes
+them there, so transposes are not needed. It expands a boolean mask to float32 for each head. Given
+the number of valid keys, it only overwrites the scores of the other keys. The result is bit for bit
+the same.
 """
 
 from collections.abc import Sequence
@@ -97,14 +98,14 @@ def _rewrite(graph: ir.Graph, place: _Place) -> None:
 
 
 def _is_causal(attention: ir.Node) -> bool:
-    """Returns True if queries see no later keys, whose positions the number of keys would shift."""
+    """Returns True for causal attention, in which a number of keys would shift their positions."""
     return "is_causal" in attention.attributes and attention.attributes["is_causal"].as_int() != 0
 
 
 def _valid_length(mask: ir.Value) -> ir.Value | None:
-    """Returns the number of valid keys, int64 ``[1]``, if a mask says no more; else None.
+    """Returns the number of valid keys, int64 ``[1]``, if it alone determines a mask; else None.
 
-    Such a mask compares the indices of all keys with the number, and is then expanded to queries.
+    Such a mask is True for key indices less than the number, the same for all queries.
     """
     keys, node = _sizes(mask)[-1], mask.producer()
     while node is not None and node.op_type in ("Expand", "Unsqueeze"):

@@ -1,10 +1,11 @@
 """Convolutions of upsampled images for a CPU, without the upsampled image.
 
-Nearest upsampling by two makes four pixels, or phases, of each. A 3x3 convolution of the result
-reads two rows and two columns of the image before, other ones for each phase: four 2x2 convolutions
-make the four phases. A second 3x3 convolution reads two rows and two columns of each phase. The sum
-of four 2x2 convolutions has the phases of its result as channels, and DepthToSpace interleaves
-them. The result is the same but for the rounding of sums.
+Nearest upsampling by two makes four pixels, the phases, of each pixel. A 3x3 convolution of the
+upsampled image reads only two rows and two columns of the small image, different ones for each
+phase. So four 2x2 convolutions of the small image compute the four phases. A second 3x3 convolution
+reads two rows and two columns of each phase: it is a sum of four 2x2 convolutions, one for each
+phase that it reads. Their channels are the phases of the result, which DepthToSpace interleaves.
+The result is the same but for the rounding of sums.
 
 ONNX Runtime pads the channels of a convolution's result to 16, or 8 without AVX-512. So the last
 convolution of a decoder, to three colors, gains most: its four phases have twelve channels.
@@ -29,7 +30,8 @@ _OF_PHASES = np.array(
     [[[[0, 1, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 1]]],
      [[[1, 0, 0], [0, 0, 1]], [[0, 0, 0], [0, 1, 0]]]], np.float32,
 )  # fmt: skip
-"""For each phase that is read and each phase of a result, the same for two rows of that phase."""
+"""For each phase that is read, and each phase of a result, the rows of a 3x3 kernel that read each
+of two rows of the phase that is read."""
 _NEAREST = {
     "mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric",
 }  # fmt: skip

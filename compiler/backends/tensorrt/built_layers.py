@@ -39,10 +39,10 @@ class Log:
 
 
 def new_builder(module: Any, log: Log) -> Any:
-    """Returns a builder.
+    """Returns a builder, made with Python's garbage collection off.
 
-    TensorRT holds a lock while it logs the new builder. If Python's collector frees an older
-    builder in the logger, that waits for the lock forever: so it does not collect meanwhile.
+    TensorRT holds a lock while it logs the new builder. If the collector freed an older builder
+    inside the logger, that would wait for the lock forever.
     """
     collects = gc.isenabled()
     gc.disable()

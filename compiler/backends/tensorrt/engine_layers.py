@@ -161,7 +161,7 @@ def is_layer_message(message: str) -> bool:
 def layers_from_log(messages: Iterable[str]) -> EngineLayers | None:
     """Parses the layers that a builder logs at its end, at verbose severity.
 
-    None if it logs none, as products before TensorRT 11, or in an unknown format.
+    Returns None if it logs none, as before TensorRT 11, or if their format is unknown.
     """
     memory: dict[str, int] = {}
     layers: tuple[EngineLayer, ...] | None = None

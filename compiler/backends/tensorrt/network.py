@@ -132,8 +132,11 @@ def _not_parsed(component: str, graph: Graph, product: Product, parser: Any) -> 
 
 
 def describe_network(network: Network, product: Product) -> dict[str, Any]:
-    """Returns a network's layer counts by type and output dtype, its attention layers, its matmuls
-    with 8-bit weights, the nodes that quantize for them and its plugins, as JSON values."""
+    """Returns the description of a network as JSON values.
+
+    It has the number of layers by type and output dtype, the attention layers, the matmuls with
+    8-bit weights, the nodes of Q and DQ, and the plugins.
+    """
     module, definition = product.module(), network.definition
     layers = [definition.get_layer(index) for index in range(definition.num_layers)]
     kinds = Counter((_name(layer.type), _name(layer.get_output(0).dtype)) for layer in layers)

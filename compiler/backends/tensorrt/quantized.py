@@ -8,7 +8,7 @@ from vidc.compiler.backends.tensorrt.engine_layers import nodes_of, require_prin
 from vidc.plugins.errors import BuildError
 
 _QUANTIZER = ".input_quantizer."
-"""In the names of network inputs that quantize a linear layer's input."""
+"""Part of the names of network inputs that quantize a linear layer's input, such as its scale."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,10 @@ class _Edges:
         return _QUANTIZER in (self._source(layer.get_input(1)) or "")
 
     def _steps(self, tensor: Any) -> Any:
-        """Returns an input before its DQ if a Q or a plugin made that, else None."""
+        """Returns the quantized tensor that a DQ turns into ``tensor``, or None.
+
+        A Q or a plugin must have made it.
+        """
         after = self._behind(tensor, self._kinds.DEQUANTIZE)
         if after is None:
             return None

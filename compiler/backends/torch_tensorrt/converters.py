@@ -64,7 +64,7 @@ def _cache_update(module: Any, network: Any, inputs: Sequence[Any], name: str) -
 def _attention(module: Any, network: Any, inputs: Sequence[Any], name: str) -> Any:
     """Adds attention over the valid keys: one fused kernel, or decomposed in float32."""
     query, keys, values, *_, lengths = inputs
-    # The layer does not scale. A 16-bit factor would shift all scores alike.
+    # The layer does not scale. Rounded to 16 bits, the factor would bias all scores alike.
     factor = np.full((1, 1, 1, 1), query.shape[-1] ** -0.5, np.float32)
     scaled = network.add_elementwise(
         network.add_cast(query, module.float32).get_output(0),

@@ -34,8 +34,8 @@ class Package:
         product: product that it builds with.
         options: arguments of ``pip install`` before the package's name.
         remark: continues the sentence that gives the install command.
-        packages: what it needs besides, where pip does not bring it.
-        oldest: first release of the package that works with the product that vidc needs.
+        packages: further packages that it needs and that pip does not install with it.
+        oldest: oldest release that works with the product's version that vidc needs; None for any.
     """
 
     distribution: str
