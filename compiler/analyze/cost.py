@@ -16,8 +16,8 @@ from vidc.plugins.errors import UnavailableError
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 CPU_INT8_SPEEDUP = 2.0
-"""Speedup of ONNX Runtime's INT8 matmuls over float32: 2 in a block of the preset ``demo``, 3 for a
-matmul alone. `benchmarks/results/quantized-cpu-demo.json`."""
+"""Speedup of ONNX Runtime's INT8 matmuls over float32 in the preset ``demo``: about 2 with the
+operations that quantize for them, 3 without (``benchmarks/results/quantized-cpu-demo.json``)."""
 CPU_BYTES_A_CORE = 10e9
 """Memory bandwidth of a CPU core in bytes per second, rounded."""
 _TERA, _GIGA = 1e12, 1e9
@@ -28,8 +28,8 @@ class Costs:
     """Predicted time of a block: its denoising passes and the clean pass, with a full window.
 
     Attributes:
-        precision: the high precision.
-        seconds: time with all layers in that precision.
+        precision: name of the high precision.
+        seconds: time of the block with all layers in that precision.
         saved: seconds that each quantized layer saves, by name; negative if it costs time.
     """
 

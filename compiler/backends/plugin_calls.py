@@ -25,8 +25,8 @@ class PluginUse:
     """Parts of a component that vidc's plugins compute.
 
     Attributes:
-        rings: the KV ring: norm, rotation, write and attention.
-        activations: GELU, with the quantization of its result to FP8.
+        rings: True for the KV rings: norm, rotation, write and attention.
+        activations: True for GELU, with the quantization of its result to FP8.
         notes: remarks for the user, a line each.
     """
 

@@ -162,7 +162,7 @@ def lower_rings(
     """Makes states 8-bit, and replaces the calls that write and read them.
 
     Args:
-        program: with calls of fused operators; changed in place.
+        program: the program, with calls of fused operators; changed in place.
         states: result of ``pop_rounding``.
         left: reasons why calls were not fused.
 

@@ -47,8 +47,7 @@ class Kernel:
 def kernels(work: Callable[[], object], device: torch.device, times: int) -> list[Kernel]:
     """Returns the kernels of one call, longest first, averaged over several calls.
 
-    On a CPU these are torch operators; work inside an engine's own
-    library is not seen.
+    On a CPU these are torch operators; work inside an engine's own library is not seen.
     """
     cuda = device.type == "cuda"
     clock = Clock(device)

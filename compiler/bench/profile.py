@@ -70,7 +70,15 @@ class ComponentRow:
 
 @dataclass(frozen=True)
 class KindRow:
-    """All kernels of one kind in a phase: ms, and TFLOP/s if its operations are counted."""
+    """All kernels of one kind in a phase, such as a block.
+
+    Attributes:
+        phase: name of the phase.
+        kind: kind of the kernels.
+        ms: total time of the kernels in one run of the phase.
+        tflop: TFLOP of one run; None for a kind whose operations are not counted.
+        tflops: rate in TFLOP/s, or None.
+    """
 
     phase: str
     kind: Kind

@@ -26,9 +26,9 @@ class Summary:
 
     Attributes:
         n: number of samples.
-        median: of the samples.
+        median: median of the samples.
         ci95: 95 % percentile bootstrap interval of the median, None below 6 samples.
-        mean: of the samples.
+        mean: mean of the samples.
         p99: 99th percentile by nearest rank, None below 100 samples.
         max: the largest sample.
     """

@@ -28,8 +28,8 @@ class WeightsDifference:
         unmatched: names that only one has, or whose shapes differ.
         differing: number of ``tensors`` whose values differ.
         worst: name of the tensor that differs most.
-        relative_l2: of ``worst``: ``|new - old| / |old|`` in L2 norms; None where that is not
-            finite, because the old is zero or either holds NaN or Inf.
+        relative_l2: ``|new - old| / |old|`` of ``worst``, in L2 norms; None if it is not finite,
+            because the old tensor is zero or either holds NaN or Inf.
     """
 
     tensors: int

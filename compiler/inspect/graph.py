@@ -55,11 +55,11 @@ class Graph:
         name: name of the graph.
         producer: tool that wrote it.
         opsets: version of each domain of operators; the standard one is ``ai.onnx``.
-        inputs: in order, initializers not among them.
-        outputs: in order.
-        initializers: in order.
-        operators: how many nodes there are of each, those of subgraphs and functions included;
-            operators that are not standard have their domain before their name.
+        inputs: inputs in order, without initializers.
+        outputs: outputs in order.
+        initializers: initializers in order.
+        operators: number of nodes by operator, those of subgraphs and functions included; the name
+            of an operator that is not standard begins with its domain.
         wiring: SHA-256 of all nodes with their attributes and edges.
     """
 

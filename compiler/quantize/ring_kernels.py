@@ -1,4 +1,4 @@
-"""Sizes of 8-bit rings that vidc's kernels support, asked of the operators themselves."""
+"""Check that vidc's kernels support the sizes of an 8-bit ring."""
 
 import torch
 from torch import Tensor

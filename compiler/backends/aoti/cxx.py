@@ -33,7 +33,10 @@ def _version(command: str) -> str:
 
 
 class Defect(NamedTuple):
-    """Reason why the compiler cannot build engines, and a hint."""
+    """Reason why the compiler cannot build engines, and a hint.
+
+    ``missing`` is True if there is no compiler.
+    """
 
     reason: str
     hint: str

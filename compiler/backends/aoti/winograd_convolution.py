@@ -1,7 +1,8 @@
 """A convolution over three frames by Winograd's F(m, 3) in time.
 
-m frames of the result take m + 2 two-dimensional convolutions of combinations of frames instead of
-3 m of frames. The result is that of the convolution but for rounding.
+m frames of the result take m + 2 two-dimensional convolutions of combinations of frames, whose
+results are called products, instead of 3 m convolutions of frames. The result is that of the
+convolution but for rounding. Shapes have K groups of m frames, called tiles.
 """
 
 from collections.abc import Sequence
@@ -114,7 +115,7 @@ def convolution_output(products: Sequence[Tensor], bias: Tensor | None, batch: i
     """Returns a convolution's result, ``[B, N, T, H, W]``, from its products.
 
     Args:
-        products: m + 2 of ``[B K, N, H, W]``.
+        products: m + 2 products, each ``[B K, N, H, W]``.
         bias: ``[N]``, or None.
         batch: B.
     """

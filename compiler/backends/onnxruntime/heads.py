@@ -27,7 +27,7 @@ class _Place:
     Attributes:
         attention: the node.
         sources: query, key and value before their transposes, ``[B, T, H, D]``.
-        transpose: of the result.
+        transpose: the transpose of the result.
     """
 
     attention: ir.Node

@@ -31,7 +31,7 @@ FOLDER = "engines/tensorrt"
 
 
 class TensorRtBackend(Backend):
-    """Builds plans with the product that the target names."""
+    """Builds plans with the product, TensorRT or TensorRT-RTX, that the target names."""
 
     def quantization(self, target: Target) -> QuantizationSupport:
         """Returns the support of networks with Q/DQ."""

@@ -87,7 +87,9 @@ PRODUCTS: Mapping[str, Product] = {product.name: product for product in (_RTX, _
 def convolution_form(
     product: Product, target: Target, capabilities: Collection[str]
 ) -> "Operators":
-    """Returns the form of INT8 convolutions that a product computes in INT8.
+    """Returns how quantized convolutions are exported, so that a product computes them in INT8.
+
+    They stay convolutions between Q/DQ where it is known to do so, else they become matmuls.
 
     Args:
         product: the product.
