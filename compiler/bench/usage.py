@@ -16,7 +16,7 @@ _GUEST = 8
 
 
 class Disturbance:
-    """CPU time that other processes take since construction."""
+    """Measures the CPU time that other processes take from its construction on."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()

@@ -116,7 +116,7 @@ class InspectedPlan:
 
 
 def inspect_plan(path: Path) -> InspectedPlan:
-    """Inspects the plan in a file and, if its GPU is present, loads it in a process of its own.
+    """Inspects the plan in a file and, if there is a GPU, loads it in a process of its own.
 
     Raises:
         GateError: as ``describe_plan``; ``VIDC-BUNDLE-MALFORMED`` or ``VIDC-BUNDLE-FIELD``, a file

@@ -150,7 +150,7 @@ def _check_mean(owner: str, found: Tensor, means: Tensor) -> None:
 
 
 def _reach(calibration: Calibration, name: str, mean: Tensor) -> Tensor:
-    """Returns the per-channel amax of a tensor less a mean."""
+    """Returns the per-channel amax of a tensor after ``mean`` is subtracted."""
     ends = (calibration.tensors[f"{name}.{end}"].double() for end in ("low", "high"))
     return torch.stack([(end - mean).abs() for end in ends]).amax(0)
 
