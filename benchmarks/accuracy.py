@@ -1,9 +1,9 @@
-"""Builds a preset with every CPU backend and precision, and tabulates how near eager it stays.
+"""Builds a preset with every CPU backend and precision, and tabulates errors against PyTorch eager.
 
     python benchmarks/accuracy.py tiny > benchmarks/results/accuracy-tiny.json
 
-Random weights; each build validates itself over a rollout with a prompt switch. Seconds are of
-one build with an empty cache, not repeated.
+Random weights; each build validates itself over a rollout with a prompt switch. Seconds are of one
+build with an empty cache, not repeated.
 """
 
 import argparse

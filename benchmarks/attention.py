@@ -3,12 +3,16 @@
     python benchmarks/attention.py KERNELS > benchmarks/results/attention-h200.json
     python benchmarks/attention.py --small --samples 6    # a dry run, also without a GPU
 
-KERNELS is a folder of kernels as a build leaves them. ``vidc`` is the operator as engines call it,
-``whole tiles`` the same kernel, FlashAttention-4's, without halves of keys; ``portable`` is the
-kernel for any GPU, of ``libvidc_torch.so``; ``fp8`` and ``int8`` are ``ring_attention_8bit`` over
-the same numbers, rounded before; the others are backends of scaled_dot_product_attention, given
-exactly the valid keys. The ten short shapes are those of a public baseline on an L4: head size 64,
-float16, one of tokens, batch and heads varied at a time.
+KERNELS is the folder of kernels that a build writes. Columns of the result:
+
+- ``vidc``: the operator as engines call it, FlashAttention-4's kernel.
+- ``whole tiles``: the same kernel, without halves of keys.
+- ``portable``: the kernel for any GPU, of ``libvidc_torch.so``.
+- ``fp8`` and ``int8``: ``ring_attention_8bit`` over the same numbers, quantized before the timing.
+- All others: backends of scaled_dot_product_attention, given exactly the valid keys.
+
+The ten short shapes are those of a public baseline on an L4: head size 64, float16, one of tokens,
+batch and heads varied at a time.
 
 Without a GPU, or where one has no kernel for a shape, its line says so in ``missing``.
 """

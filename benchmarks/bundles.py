@@ -4,11 +4,11 @@
     python benchmarks/bundles.py out/bf16 out/fp8 --public eager compile --cold-starts 2
 
 ``against first`` says how many times faster than the first bundle a stream is, by medians. The
-public loop has the steps and window of the first bundle, and its weights unless ``--weights`` names
-another bundle: it takes none in 8 bits. A stream of it ends at 1024 latent frames, which are 148
-samples after 20 rounds of warm-up. Two bundles of LongLive's size fit a GPU of 80 GB together. Cold
-starts come first and in turns, in processes of their own, with the memory that a bundle takes
-alone.
+public loop has the steps and window of the first bundle. It also has its weights, unless
+``--weights`` names another bundle, which is necessary if the first one is in 8 bits. The loop's
+stream ends at 1024 latent frames, which are 148 samples after 20 rounds of warm-up. Two bundles of
+LongLive's size fit a GPU of 80 GB together. Cold starts come first and in turns, in processes of
+their own, with the memory that a bundle takes alone.
 """
 
 import argparse

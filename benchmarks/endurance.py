@@ -1,9 +1,9 @@
-"""A long stream of a bundle: does its time drift, does its memory grow, and what does a block ask
-of CUDA.
+"""Plays a long stream of a bundle: drift of its time, growth of its memory, and CUDA calls of a
+block.
 
     python benchmarks/endurance.py BUNDLE --blocks 1000 > benchmarks/results/NAME-endurance.json
 
-Times are from block to block with decoding, as a viewer gets them. Memory is looked at once every
+Times are from block to block with decoding, as a viewer gets them. Memory is read once every
 hundred blocks, when the device is idle.
 """
 

@@ -2,9 +2,9 @@
 
     python benchmarks/export.py longlive-1.3b > export.json
 
-Memory is the peak of what all its processes have for themselves and their shares of what they
-have in common (proportional set size), looked at twice a second. ``cpu_seconds`` are user and
-system time of all its processes: they say more than ``seconds`` on a machine that others use.
+Memory is the peak over all its processes of their proportional set size: their own pages and their
+share of common ones, sampled twice a second. ``cpu_seconds`` are user and system time of all its
+processes; other work on the machine disturbs them less than ``seconds``.
 """
 
 import argparse

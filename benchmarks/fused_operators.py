@@ -3,8 +3,8 @@
     python benchmarks/fused_operators.py > benchmarks/results/fused-operators-h200.json
     python benchmarks/fused_operators.py --small --samples 6    # a dry run, also without a GPU
 
-Bytes are those that the operator cannot avoid: each input and each output once. Without a GPU the
-operators are their references themselves.
+Bytes are those that the operator must move at least: each input and each output once. Without a
+GPU, the operators' references run in their place.
 """
 
 import json

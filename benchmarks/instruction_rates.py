@@ -1,11 +1,11 @@
-"""Rates of matrix products and instructions of a Hopper multiprocessor, in each cycle.
+"""Measures matrix products and instructions of a Hopper multiprocessor per cycle.
 
     python benchmarks/instruction_rates.py > rates.cu    # writes CUDA source; needs nothing
     nvcc -gencode arch=compute_90a,code=sm_90a rates.cu -o rates && ./rates > rates.jsonl
 
-Products: 32 of one shape one after another, by one warpgroup or two at once. Instructions: a loop
-of 16 that do not depend on each other. The end of that loop issues five more, so what issues every
-cycle reads as 97 of 128 results, and what takes two cycles as 59 of 64.
+Products: 32 of one shape one after another, by one warpgroup or by two at once. Instructions: a
+loop of 16 independent ones. The end of the loop issues five more, so an instruction that issues in
+every cycle measures 97 results of 128, and one that takes two cycles 59 of 64.
 """
 
 from collections.abc import Iterator

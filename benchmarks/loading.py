@@ -1,4 +1,4 @@
-"""Time to load a bundle in a new process, for each way to verify its files, in turns.
+"""Times loading a bundle in a new process for each mode of ``verify``, in turns.
 
     python benchmarks/loading.py BUNDLE --rounds 4 > benchmarks/results/NAME-loading.json
 

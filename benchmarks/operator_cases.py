@@ -1,4 +1,4 @@
-"""A case of ``benchmarks/fused_operators.py``, and those of a clip at the sizes of SVD."""
+"""Cases of ``benchmarks/fused_operators.py``: their type, and those of a clip at SVD's sizes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

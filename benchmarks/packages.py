@@ -1,4 +1,4 @@
-"""Variants of an engine for a GPU: compiled in parallel, loaded with their weights, profiled."""
+"""Compiles variants of an engine for a GPU in parallel, loads them and profiles them."""
 
 import json
 import sys

@@ -1,10 +1,10 @@
-"""Time that a session's checks take, at the sizes of LongLive-1.3B (480x832, blocks of 3).
+"""Times a session's checks at the sizes of LongLive-1.3B (480x832, blocks of 3 latent frames).
 
     python benchmarks/session_checks.py --device cuda
 
 Writes JSON to stdout: microseconds of the guard around one call, and milliseconds of the check of
-each input (``door``), of the look at results that nothing waits for (``look``), and of
-``isfinite().all()`` beside them. Medians of 50, from an idle device until all is done.
+each input (``door``), of the check of results, which the caller does not wait for (``look``), and
+of ``isfinite().all()`` for comparison. Medians of 50, from an idle device until all is done.
 """
 
 import argparse

@@ -2,11 +2,11 @@
 
     python benchmarks/svd_work.py > benchmarks/results/svd-t4-prediction.json
 
-Nothing here is measured on a T4. Each component runs on the meta device; every operator's FLOPs
-and the bytes of its tensors are counted, with attention as one operator. The least time of an
-operator is that of its FLOPs or of its bytes, whichever takes longer. ``unfused_s`` sums these
-over the operators, each a kernel of its own; ``compute_s`` is the time of the FLOPs alone, as if
-fusion hid all memory traffic. Engines lie between the two if their matmuls reach the rate.
+Nothing here is measured on a T4. Each component runs on the meta device; every operator's FLOPs and
+the bytes of its tensors are counted, with attention as one operator. The least time of an operator
+is that of its FLOPs or of its bytes, whichever is longer. ``unfused_s`` sums these over the
+operators, each a kernel of its own; ``compute_s`` is the time of the FLOPs alone, as if fusion hid
+all memory traffic. Engines lie between the two if their matmuls reach the rate.
 """
 
 import argparse

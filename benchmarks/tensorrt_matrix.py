@@ -1,14 +1,13 @@
-"""Builds components with TensorRT-RTX, which needs no GPU for it, and looks into what comes out.
+"""Builds components with TensorRT-RTX, which needs no GPU, and inspects the plans.
 
     python benchmarks/tensorrt_matrix.py > benchmarks/results/tensorrt-rtx-matrix.json
     python benchmarks/tensorrt_matrix.py --whole > benchmarks/results/tensorrt-rtx-longlive.json
 
 The first takes every component of ``demo`` and of ``longlive-1.3b`` with two of its layers, in both
-16-bit types and for both targets that TensorRT-RTX builds for; those of the transformer in FP8 and
-INT8, too, by the target's own recipe. The second takes the components of the whole
-``longlive-1.3b``. Plans hold no ranges, so there is no calibration. A row's ``wrong`` is empty
-where the engine is what it should be; the exit status is 1 where one is not. Nothing here runs an
-engine.
+16-bit types and for both targets that TensorRT-RTX builds for, and the transformer's components
+also in FP8 and INT8 by the target's recipe. The second takes the components of the whole
+``longlive-1.3b``. Plans hold no ranges, so there is no calibration. A row's ``wrong`` is empty if
+the engine is as expected; the exit status is 1 if one is not. No engine runs.
 """
 
 import argparse

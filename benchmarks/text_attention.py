@@ -3,7 +3,7 @@
     python benchmarks/text_attention.py KERNELS > benchmarks/results/text-attention-h100.json
     python benchmarks/text_attention.py --small --samples 6    # a dry run, also without a GPU
 
-KERNELS is a folder of kernels as a build leaves them. Shapes are those of LongLive's
+KERNELS is the folder of kernels that a build writes. Shapes are those of LongLive's
 cross-attention. A prompt of n tokens has n + 1 distinct keys, or 512. Calls read the same tensors
 again and again: an engine computes the queries right before, so they lie in the cache.
 """

@@ -4,17 +4,16 @@
     python benchmarks/torch_tensorrt_coverage.py WHEELS \\
         benchmarks/results/torch-tensorrt-coverage.json
 
-Rows that the file has already are kept where the exporters' sources are the same: what was stopped
-goes on, and what an older state of them gave is asked for again.
+Rows that the file already has are reused if the exporters' sources have not changed since. So a
+stopped run can go on, and rows of older sources are computed again.
 
-Wheels are unpacked beside what is installed and nothing is replaced; torch must be the version
-that they are for, and tensorrt_rtx must be installed. Torch-TensorRT imports only where there is a
-GPU. What it says where there is none is recorded first, for each package; then its registry is
-imported from ``torch-tensorrt-rtx`` without its own libraries, which link torch's for CUDA, and
-with ``STAND_INS`` for what it asks of a GPU meanwhile. It has two converters more where ModelOpt is
-installed. Decompositions, lowering passes, converters
-and their validators are its own. The converters of ``torch-tensorrt`` are the same files but for
-what is listed as different.
+Wheels are unpacked beside what is installed and nothing is replaced; torch must be the version that
+they are for, and tensorrt_rtx must be installed. Torch-TensorRT imports only where there is a GPU,
+so the error of each package's import is recorded first. Then its registry is imported from
+``torch-tensorrt-rtx`` without the package's libraries, which link torch's for CUDA; ``STAND_INS``
+answer what it asks of a GPU. It has two more converters if ModelOpt is installed. Decompositions,
+lowering passes, converters and their validators are its own. The converters of ``torch-tensorrt``
+are the same files, except those that the output lists as different.
 
 A component is taken in two forms: ``exported``, in which vidc's operators are opaque and states are
 written in place, and ``portable``, of standard operators, with weights given and states returned.

@@ -1,7 +1,7 @@
-"""Ways to do the same work, each one CUDA graph of calls, sampled in turns.
+"""Samples several ways to do the same work in turns, each a CUDA graph of calls.
 
-A graph goes through sets of arguments that are larger than the GPU's cache together. A clock that
-drifts drifts for all.
+A graph cycles through sets of arguments that together exceed the GPU's cache. If the clock drifts,
+it drifts for all ways alike.
 """
 
 import argparse

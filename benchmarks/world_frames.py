@@ -8,10 +8,10 @@ precision on the device, with random weights of its own: plain PyTorch for DIAMO
 networks and scheduler for GameNGen. For Oasis it recomputes the window of past frames at every
 step, as the public code does.
 
-``first_frames_ms`` is a frame from given noise to pixels, to completion. ``block_ms`` is the same
-without a decoder, if the world has one: of a bundle on a GPU one graph replay. ``vae_ms`` is that
-decoder alone. ``stream_ms`` is the time from frame to frame with the stream's own noise, where a
-decoder may overlap the next frame.
+``first_frames_ms`` is the time from given noise to finished pixels of one frame. ``block_ms`` is
+the same without a decoder, if the world has one: of a bundle on a GPU one graph replay. ``vae_ms``
+is that decoder alone. ``stream_ms`` is the time from frame to frame with the stream's own noise,
+where a decoder may overlap the next frame.
 
 Compiling the other implementation takes minutes the first time. A call with ``--samples 1`` fills
 ``TORCHINDUCTOR_CACHE_DIR``, and later calls with the same folder load from it. ``--against``

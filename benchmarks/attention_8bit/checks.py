@@ -1,4 +1,4 @@
-"""Checks of an attention kernel: what differs, and where first."""
+"""Checks of an attention kernel's results: which values differ, and where the first one is."""
 
 import math
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""A ring of 8 bits made of ordinary tensors, as a calibration of whole rings would have it.
+"""An 8-bit KV ring quantized at once from ordinary tensors, with scales of the whole ring.
 
-Engines write theirs block by block, by ``qk_norm_rope_ring_write_static``, and know no smoothing
-and no mean of values.
+Engines write theirs block by block, by ``qk_norm_rope_ring_write_static``, and apply neither
+smoothing nor a mean of values.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Attention kernels of others on the same inputs, as far as the machine has them."""
+"""Attention kernels of other projects on the same inputs, if the machine has them."""
 
 import math
 from typing import Any

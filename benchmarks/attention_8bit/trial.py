@@ -1,13 +1,13 @@
-"""8-bit ring attention on a Hopper GPU, in one go: is it right, and how long does it take.
+"""Tests and times 8-bit ring attention on a Hopper GPU in one run.
 
     export PYTHONPATH=benchmarks
     python -m attention_8bit.trial build/cuda/libvidc_ring_attention.so > trial.json
 
 Builds nothing. Groups whose names end in ``_int8`` or ``_fp8`` are of one format; ``timing``
-compares both with what else the machine has. Each group runs in a process of its own with a time
-limit, so that a kernel that hangs or faults costs one group. What happens goes to stderr as it
-happens, the results to stdout as JSON. With ``--emulate`` the kernel's place is taken by its
-emulation, on the CPU: that tests the trial.
+compares both with the other attention kernels on the machine. Each group runs in a process of its
+own with a time limit, so that a kernel that hangs or faults costs one group. Progress goes to
+stderr, the results to stdout as JSON. ``--emulate`` runs the kernel's emulation on the CPU instead,
+which tests this script.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 The same command goes on where it stopped; its last line says whether more is to do. The last stage
 ends with the export to ``DIR/weights``. ``--set NAME=VALUE`` changes a field of ``stages.Plan``,
-``--steps`` gives every stage so many steps in place of its minutes: both are for trials.
+``--steps N`` gives every stage N steps in place of its minutes: both are for trials.
 """
 
 import argparse

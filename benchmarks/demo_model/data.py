@@ -1,4 +1,4 @@
-"""Clips to train on, rendered and encoded while training runs, from seeds alone."""
+"""Clips to train on, rendered from seeds and encoded while training runs."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,8 @@
     PYTHONPATH=benchmarks python -m demo_model.evaluate out/demo-cpu-fp32
 
 The first form plays exported weights in PyTorch, the second a built bundle with a text encoder.
-Scenes are held out of training; of a switch, the later one is. Exits 1 if a target is missed.
+Scenes are held out of training; of a prompt switch, only the scene after it is. Exits 1 if a target
+is missed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Repeats a function of tensors as a CUDA graph: a training step is thousands of small kernels."""
+"""Replays a function of tensors as a CUDA graph: a training step has thousands of small kernels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

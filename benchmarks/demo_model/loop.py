@@ -1,4 +1,4 @@
-"""The loop around every stage: its time, checkpoints, a log, and an end in time."""
+"""The training loop of every stage: time limit, checkpoints and log."""
 
 import json
 import time

@@ -1,6 +1,6 @@
 """Reads objects off a video: color, shape, direction and place, by pixels.
 
-Ground and light of the caption are taken as known; of the objects only how many there are.
+The reader is told the caption's ground and light, and of the objects only their number.
 """
 
 from dataclasses import replace

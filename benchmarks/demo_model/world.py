@@ -3,7 +3,7 @@
 A caption decides its video: place, motion and light are functions of caption and frame. Lengths are
 in units of the picture (0..1 from left to right and from top to bottom), times in video frames.
 
-Objects move for ever. One that *moves* leaves at one edge and enters at the opposite one; one that
+Objects never stop. One that *moves* leaves at one edge and enters at the opposite one; one that
 *bounces* turns at the middle of the outer rows or columns of the nine places. Either period is a
 whole number of blocks, so the positions at which blocks begin form a finite set.
 """
