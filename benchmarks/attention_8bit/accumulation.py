@@ -3,19 +3,24 @@
     export PYTHONPATH=benchmarks
     python -m attention_8bit.accumulation > benchmarks/attention_8bit/accumulation.json
 
-Values have a mean. Where it is ``offset`` standard deviations from zero, the sum of weights times
-values grows with every key. A Hopper matrix unit keeps some 14 bits: it shifts what it adds to the
-exponent of the largest term and drops what is behind (DeepSeek-V3 Technical Report, section 3.5.2,
-2024). ``each`` takes the sum so far as one of the terms. ``in one`` adds an instruction's 32
-products and the sum so far exactly, and cuts off the result.
+Where attention is even and values have a mean, the sum of weights times values grows with every
+key. A Hopper matrix unit keeps some 14 bits: it shifts what it adds to the exponent of the largest
+term and drops what is behind (DeepSeek-V3 Technical Report, section 3.5.2, 2024). ``each`` takes
+the sum so far as one of the terms. ``in one`` adds an instruction's 32 products and the sum so far
+exactly, and cuts off the result.
 
-Prints three studies as JSON. ``even``: relative L2 against exact sums of the same 8-bit numbers,
-for normal logits, of one sum over all keys in the matrix units, and of sums over fewer keys that
-are added in float32; the kernel's are over 128 keys. The others tell the two ways to round apart.
-``parts``: the share of the output that sums over a sixteenth of the keys lose, beside what an H100
-measured of a kernel with such sums. ``cudnn``: relative L2 against float64 on ``inputs.draw`` of
-attention as cuDNN computes it in FP8, with values that are not centered, beside what an H200
-measured.
+Prints three studies as JSON. ``offset`` is in standard deviations of the values.
+
+- ``even``: relative L2 against exact sums of the same 8-bit numbers, for normal logits and channel
+  means drawn with a deviation of ``offset``; of one sum over all keys in the matrix units, and of
+  sums over fewer keys that are added in float32. The kernel's sums are over 128 keys.
+- ``parts``: the share of the output that sums over a sixteenth of the keys lose, for equal weights
+  and a mean of ``offset`` in every channel, beside what an H100 measured of a kernel with such
+  sums.
+- ``cudnn``: relative L2 against float64 on ``inputs.draw`` of attention as cuDNN computes it in
+  FP8, with values that are not centered, beside what an H200 measured.
+
+The last two tell the two ways to round apart.
 """
 
 import json
@@ -35,6 +40,7 @@ from attention_8bit.numerics import (
     E4M3_LARGEST,
     PLAIN,
     Head,
+    attend,
     e4m3,
     e4m3_scaled,
     heads,
@@ -69,7 +75,6 @@ def hopper_sum(
         each: True to cut off each term, False to cut off the sums of instructions.
     """
     total = weights.new_zeros(len(weights), values.shape[1])
-    units = total
     step = len(values) if keys_of_sum is None else keys_of_sum
     for first in range(0, len(values), step):
         keys = slice(first, first + step)
@@ -158,7 +163,12 @@ def plain_attention(head: Head, each: bool) -> Tensor:
         shrink = torch.exp(before - running)
         units = added(units * shrink, weights, stored[first : first + BLOCK], each)
         total = total * shrink + weights.sum(1, keepdim=True)
-    return e4m3_scaled(units / total * largest, largest)
+    return rounded(head, units / total * largest)
+
+
+def rounded(head: Head, output: Tensor) -> Tensor:
+    """Returns an output in E4M3 with the scale of the values, as cuDNN's is."""
+    return e4m3_scaled(output, head.value.abs().amax() / E4M3_LARGEST)
 
 
 def cudnn_rows() -> list[dict[str, float]]:
@@ -174,8 +184,13 @@ def cudnn_rows() -> list[dict[str, float]]:
         ]
         exact = torch.stack([truth(head) for head in cut])
         row = {"keys": keys, "measured": round(record["against_float64"]["fp8_cudnn"], 4)}
-        for name, each in (("each", True), ("in one", False)):
-            found = torch.stack([plain_attention(head, each) for head in cut])
+        ways = {
+            "each": [plain_attention(head, True) for head in cut],
+            "in one": [plain_attention(head, False) for head in cut],
+            "exact sums": [rounded(head, attend(head, PLAIN)) for head in cut],
+        }
+        for name, outputs in ways.items():
+            found = torch.stack(outputs)
             row[name] = round(float((found - exact).norm() / exact.norm()), 4)
         rows.append(row)
     return rows

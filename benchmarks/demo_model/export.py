@@ -28,13 +28,20 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> No
     """Writes ``out`` anew from finished stages, with the preset and the latents' statistics in it.
 
     Raises:
-        ValueError: a value does not fit float16, or the preset has no line for the statistics.
+        ValueError: a value does not fit float16, or the preset has not exactly one line for each of
+            the statistics. ``out`` is then as it was.
     """
     own = {f"{stage}.{n}": w for stage in ("vae", "tiny") for n, w in done[stage]["ema"].items()}
     tensors = {name: w.cpu().half().contiguous() for name, w in (own | done["self"]["ema"]).items()}
     if broken := [name for name, half in tensors.items() if not half.isfinite().all()]:
         raise ValueError(f"{broken[0]} has values that float16 cannot represent")
     notice = (SHIPPED / "NOTICE.md").read_bytes()
+    text = preset.read_text()
+    for key in ("mean", "std"):
+        values = ", ".join(f"{value:.4f}" for value in done["vae"]["facts"][key])
+        text, count = re.subn(rf"latents_{key} = \[.*\]", f"latents_{key} = [{values}]", text)
+        if count != 1:
+            raise ValueError(f"the preset has {count} lines latents_{key} = [...]; expected one")
     shutil.rmtree(out, ignore_errors=True)
     for head, file in FILES.items():
         (out / file).parent.mkdir(parents=True)
@@ -55,10 +62,4 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> No
     total = sum(file["bytes"] for file in files.values())
     document = {"bytes": total, "files": files, "trained": trained}
     (out / "digests.json").write_text(json.dumps(document, indent=1) + "\n")
-    text = preset.read_text()
-    for key in ("mean", "std"):
-        values = ", ".join(f"{value:.4f}" for value in done["vae"]["facts"][key])
-        text, count = re.subn(rf"latents_{key} = \[.*\]", f"latents_{key} = [{values}]", text)
-        if count != 1:
-            raise ValueError(f"the preset has {count} lines latents_{key} = [...]; expected one")
     (out / "preset.toml").write_text(text)

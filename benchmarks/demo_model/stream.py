@@ -2,9 +2,9 @@
 
 A clip is a sequence of segments: one for each noisy block (its flow is the output) and one for each
 clean block (later segments read its keys and values). A prompt switch adds the recomputed clean
-blocks. ``flows`` runs all segments in one pass: a training step then launches a few thousand
-kernels, not the 25,000 of a loop over blocks. ``generate`` runs one after the other, as a session
-does. Parameters and functions of a layer are vidc's own.
+blocks. ``flows`` runs all segments in one pass, which launches far fewer kernels than a loop over
+blocks. ``generate`` runs one after the other, as a session does. Parameters and functions of a
+layer are vidc's own.
 """
 
 from collections.abc import Sequence
@@ -122,7 +122,7 @@ class Pass:
             [torch.stack([block.attn2.keys(text), block.attn2.values(text)]) for text in texts]
             for block in model.layers
         ]
-        self._known: list[dict[int, Tensor]] = [{} for _ in model.layers]
+        self._cached: list[dict[int, Tensor]] = [{} for _ in model.layers]
         """Keys and values of segments by layer, ``[2, B, T, H, D]``."""
 
     def __call__(self, group: Sequence[int], latents: Tensor, levels: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class Pass:
         time, modulation = model.condition_embedder.time(times, model.dtype)
         rope = torch.cat([self._streams.angles[at] for at in group], 1)
         x = model.patchify(latents.flatten(1, 2))
-        for layer in range(len(self._known)):
+        for layer in range(len(self._cached)):
             x = self._layer(layer, x, modulation, rope, group)
         rows, blocks = self._streams.spec.grid[0], (len(group), -1)
         flows: Tensor = model.head(x, time, rows).unflatten(1, blocks)
@@ -152,15 +152,15 @@ class Pass:
         self, layer: int, x: Tensor, modulation: Tensor, rope: Tensor, group: Sequence[int]
     ) -> Tensor:
         """Runs one layer on tokens ``[B, G T, dim]``; later segments can read them."""
-        block, texts, known = self._model.layers[layer], self._texts[layer], self._known[layer]
+        block, texts, cached = self._model.layers[layer], self._texts[layer], self._cached[layer]
         segments = [self._streams.segments[at] for at in group]
         _, _, gate, shift, scale, ffn_gate = block.modulation(modulation)
         normed = block.attention_input(x, modulation)
         queries = layers.rotate(block.attn1.queries(normed), *rope)
         keys = layers.rotate(block.attn1.keys(normed), *rope)
         pair = torch.stack([keys, block.attn1.values(normed)])
-        known |= zip(group, pair.chunk(len(group), 2), strict=True)
-        past = [torch.cat([known[read] for read in each.reads], 2) for each in segments]
+        cached |= zip(group, pair.chunk(len(group), 2), strict=True)
+        past = [torch.cat([cached[read] for read in each.reads], 2) for each in segments]
         x = layers.gated_residual(x, block.attn1.out(attention(queries, past)), gate)
         queries = block.attn2.queries(layers.layer_norm(x, block.eps, block.norm2).to(block.dtype))
         x = x + block.attn2.out(attention(queries, [texts[each.prompt] for each in segments]))

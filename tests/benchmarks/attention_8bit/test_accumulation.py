@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from attention_8bit import accumulation
-from attention_8bit.accumulation import hopper_sum, loss_of_parts, losses, plain_attention
+from attention_8bit.accumulation import hopper_sum, loss_of_parts, losses, plain_attention, rounded
 from attention_8bit.inputs import draw
-from attention_8bit.numerics import E4M3_LARGEST, PLAIN, attend, e4m3_scaled, heads
+from attention_8bit.numerics import PLAIN, attend, heads
 
 RESULTS = Path(accumulation.__file__).with_suffix(".json")
 
@@ -44,7 +44,7 @@ def test_attention_to_few_keys_is_that_of_exact_sums(each):
     """The row's maximum moves from block to block, which rescales the sum in the matrix units."""
     for head in heads(draw(8, 640, 2, 64), PLAIN.balance):
         exact = attend(head, PLAIN)
-        wanted = e4m3_scaled(exact, head.value.abs().amax() / E4M3_LARGEST)
+        wanted = rounded(head, exact)
         found = plain_attention(head, each)
         # A number beside a rounding boundary moves by a step of E4M3.
         assert (found - wanted).norm() < 0.02 * wanted.norm()

@@ -87,3 +87,8 @@ def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_pa
     broken = {**done, "tiny": {**done["tiny"], "ema": {"x": torch.tensor([1e6])}}}
     with pytest.raises(ValueError, match=r"tiny\.x has values"):
         export(broken, sizes, preset, tmp_path)
+    twice = tmp_path / "preset.toml"
+    twice.write_text(twice.read_text() + "latents_std = []\n")
+    with pytest.raises(ValueError, match="2 lines latents_std"):
+        export(done, sizes, twice, tmp_path)
+    assert (tmp_path / "digests.json").exists()
