@@ -18,7 +18,7 @@ from vidc.compiler.config.program import model_modules, program_spec
 from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import model_tables, write_calibration
 from vidc.compiler.quantize.ranges import finished, merged
-from vidc.compiler.store.atomic import sync
+from vidc.compiler.store.atomic import sync, write_bytes
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.sources import source_digest
 from vidc.compiler.validate.reference import EagerEngine, eager_engines
@@ -204,8 +204,6 @@ class State:
     def save(self, path: Path, key: str) -> None:
         """Replaces the file atomically; raises OSError if it cannot be written."""
         tensors = {name: value.contiguous() for name, value in self.ranges.items()}
-        draft = path.with_name(f"{path.name}.new")
-        draft.write_bytes(save(tensors, {"key": key, "done": str(self.done)}))
-        sync(draft)
-        draft.replace(path)
+        write_bytes(path, save(tensors, {"key": key, "done": str(self.done)}))
+        sync(path)
         sync(path.parent)

@@ -10,7 +10,7 @@ from vidc.compiler.build.load import Load
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import WORKERS, export_stage, load_stage, slot
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.store.publish import replacing
+from vidc.compiler.store.publish import exclusive, replacing
 from vidc.compiler.store.run import Progress, Result, run, working
 from vidc.compiler.store.store import Store
 from vidc.exporters.artifact import ExportedComponent
@@ -112,7 +112,7 @@ def export(
     output = output.absolute()
     with Store(cache) as store, working(store, WORKERS) as pool:
         results = run(wanted, store, slot(settings), progress, pool)
-        with replacing(output, "export") as staging:
+        with exclusive(store, output, progress.note), replacing(output, "export") as staging:
             for stage in wanted:
                 _copy(stage, results[stage.name], staging)
     files = tuple(_files(settings, name) for name in components)

@@ -300,10 +300,8 @@ def _tell_recipe(settings: Settings) -> None:
 
 def _calibrate_command(settings: Settings, flags: Flags, weights: SourceOptions) -> str:
     """Returns the ``vidc calibrate`` command for a build with these flags."""
-    texts = settings.model.text_group
     values = {
         CHECKPOINT: weights.checkpoint,
-        **{flag_of(group): path for group, path in weights.parts.items() if group == texts},
         "--random-weights": weights.random_weights,
         "--config": flags.config,
     }

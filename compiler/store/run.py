@@ -129,7 +129,8 @@ def working(store: Store, workers: int) -> Iterator[Workers]:
         with Workers(workers) as pool:
             yield pool
     finally:
-        store.sweep()
+        with store_errors(store.root):
+            store.sweep()
 
 
 def fitting(queue: Sequence[int], running: Iterable[int], capacity: int | None) -> list[int]:

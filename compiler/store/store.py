@@ -192,7 +192,7 @@ class Store:
 
     def sweep(self) -> None:
         """Removes partial output of dead processes."""
-        for draft in (self.root / ".drafts").glob("*"):
+        for draft in (self.root / ".drafts").glob("*-*-*"):
             key, _, host = draft.name.split("-", 2)
             lock = self.lock(key)
             if lock.try_acquire(Mode.EXCLUSIVE) and (
@@ -201,8 +201,10 @@ class Store:
             ):
                 shutil.rmtree(draft, ignore_errors=True)
             lock.close()
-        for folder in (".slots", ".digests", KEPT):
-            for file in drafts(self.root / folder):
+        kept = self.root / KEPT
+        folders = (self.root / ".slots", self.root / ".digests", kept, *kept.glob("*/"))
+        for folder in folders:
+            for file in drafts(folder):
                 with suppress(FileNotFoundError):  # It is in its place, or another build swept it.
                     if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
                         file.unlink()

@@ -43,11 +43,14 @@ def verify(store: Store, *, remove: bool = False) -> list[Damage]:
                 if not lock.try_acquire(Mode.SHARED) or not path.exists():
                     continue
                 problem = _problem(path)
-                if problem is not None:
-                    removed = remove and lock.try_acquire(Mode.EXCLUSIVE)
-                    if removed:
+                if problem is not None and remove and lock.try_acquire(Mode.EXCLUSIVE):
+                    # The lock was free for a moment, in which a build may have repaired the entry.
+                    problem = _problem(path) if path.exists() else None
+                    if problem is not None:
                         store.remove(path)
-                    damages.append(Damage(path, problem, removed))
+                        damages.append(Damage(path, problem, removed=True))
+                elif problem is not None:
+                    damages.append(Damage(path, problem, removed=False))
             finally:
                 lock.close()
     return damages

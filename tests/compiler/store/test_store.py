@@ -9,7 +9,7 @@ import pytest
 from vidc.compiler.store.atomic import FileLock, Mode
 from vidc.compiler.store.digest import REMEMBER_FROM
 from vidc.compiler.store.plan import Status
-from vidc.compiler.store.store import ABANDONED_SECONDS, Store
+from vidc.compiler.store.store import ABANDONED_SECONDS, KEPT, Store
 from vidc.compiler.store.upkeep import ls, prune, verify
 
 
@@ -109,6 +109,26 @@ def test_verify_finds_damage_that_sizes_do_not_show(build: Any) -> None:
     assert build.ran == ["load"]
 
 
+def test_verify_keeps_an_entry_that_is_repaired_before_it_is_locked(
+    build: Any, monkeypatch: Any
+) -> None:
+    build.run(*stages(build))
+    entry = next(Store(build.root).paths())
+    file = next((entry / "output").iterdir())
+    whole = file.read_bytes()
+    file.write_bytes(b"")
+    acquire = FileLock.try_acquire
+
+    def repaired_before(lock: FileLock, mode: Mode) -> bool:
+        if mode is Mode.EXCLUSIVE:
+            file.write_bytes(whole)
+        return acquire(lock, mode)
+
+    monkeypatch.setattr(FileLock, "try_acquire", repaired_before)
+    assert verify(Store(build.root), remove=True) == []
+    assert entry.exists()
+
+
 def test_prune_removes_the_longest_unused_first(build: Any) -> None:
     results = build.run(*stages(build))
     for age, result in zip((10, 5000), results.values(), strict=True):
@@ -201,8 +221,22 @@ def test_old_drafts_of_files_are_swept(build: Any) -> None:
     then = old.stat().st_mtime - ABANDONED_SECONDS - 1
     for file in (old, slot):
         os.utime(file, (then, then))
+    recording = build.root / KEPT / "calibrate" / f".ranges.safetensors.{'0' * 32}"
+    recording.parent.mkdir(parents=True)
+    recording.touch()
+    os.utime(recording, (then, then))
     Store(build.root).sweep()
     assert {*slot.parent.iterdir()} == {slot, recent}
+    assert not recording.exists()
+
+
+def test_a_stray_file_among_the_drafts_is_left_alone(build: Any) -> None:
+    build.run(build.stage("load", {"f": ""}))
+    stray = build.root / ".drafts" / "note.txt"
+    stray.parent.mkdir(exist_ok=True)
+    stray.touch()
+    Store(build.root).sweep()
+    assert stray.exists()
 
 
 def test_a_lock_has_many_readers_or_one_writer(tmp_path: Path) -> None:
