@@ -1,4 +1,4 @@
-"""The benchmark of fused operators in a clip's engines, up to where a GPU is needed."""
+"""The benchmark of an engine's variants, up to where a GPU is needed."""
 
 import subprocess
 import sys
@@ -8,19 +8,20 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 CODE = """
-import svd_kernels
+import engine_variants
 from vidc.compiler.backends.aoti.cuda import REWRITES
-part = svd_kernels.part_of("denoise_shallow")
+part = engine_variants.part_of("svd", "denoise_shallow")
 assert "denoise_shallow" in part.component_names
 assert (part.frames, part.latent, part.batch) == (14, (72, 128), 2)
-assert "vae_decode" in svd_kernels.part_of("vae_decode").component_names
-operators = [set(operators) for operators, _ in svd_kernels.VARIANTS.values()]
+assert "vae_decode" in engine_variants.part_of("svd", "vae_decode").component_names
+assert "denoise" in engine_variants.part_of("oasis-500m", "denoise").component_names
+operators = [set(operators) for operators, _ in engine_variants.VARIANTS.values()]
 assert set() in operators and {*REWRITES} in operators
 assert all({name} in operators for name in REWRITES)
 """
 
 
-@pytest.mark.parametrize("command", [["-c", CODE], [FOLDER / "svd_kernels.py", "--help"]])
+@pytest.mark.parametrize("command", [["-c", CODE], [FOLDER / "engine_variants.py", "--help"]])
 def test_it_names_components_and_variants(command):
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, cwd=FOLDER, timeout=300

@@ -1,14 +1,17 @@
-"""Times engines of an SVD clip on a GPU with and without each of their fused operators.
+"""Times an engine on a GPU with and without fused operators, and with measured matmuls.
 
-    python benchmarks/svd_kernels.py > svd-kernels.json
-    python benchmarks/svd_kernels.py --component denoise > svd-kernels-denoise.json
+    python benchmarks/engine_variants.py > svd.json
+    python benchmarks/engine_variants.py --preset oasis-500m --component denoise \\
+        --variants none all "matmuls measured" > oasis.json
 
-Compiles a component of preset svd in fp16 with random weights in each variant, in parallel. Writes
+Compiles a component of a preset in fp16 with random weights in each variant, in parallel. Writes
 JSON to stdout: milliseconds of one replay of its CUDA graph, the variants in turns; the ratio to
 the variant without operators; the relative L2 to float32; and the time of each kernel.
 
-The default, ``denoise_shallow``, is the UNet's first resolution of 14 frames of 576x1024 with
-guidance: two fifths of a whole pass, and a quarter of its compilation.
+``matmuls measured`` has all operators, and inductor times its own matmul kernels beside cuBLAS's.
+
+The default, ``denoise_shallow`` of ``svd``, is the UNet's first resolution of 14 frames of 576x1024
+with guidance: two fifths of a whole pass, and a quarter of its compilation.
 """
 
 import argparse
@@ -39,39 +42,37 @@ from vidc.runtime.strict import plain
 
 TURNS, WARM_UP, FP16 = 30, 3, torch.float16
 NONE = "none"
-COMPONENTS = {"denoise_shallow": "unet", "denoise": "unet", "vae_decode": "vae"}
-"""Components, and the part of each."""
 ALL = tuple(REWRITES)
+MATMULS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
 VARIANTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     NONE: ((), {}),
     "sums written once": ((), INDUCTOR),
     **{name: ((name,), INDUCTOR if name == OPERATOR else {}) for name in ALL},
     "all": (ALL, INDUCTOR),
+    "matmuls measured": (ALL, {**INDUCTOR, **MATMULS}),
 }
-"""Fused operators of each, and options of inductor."""
+"""Fused operators that each may call, and options of inductor."""
 
 
-def part_of(component: str) -> Part:
+def part_of(preset: str, component: str) -> Part:
+    """Returns the part of a preset that a component belongs to."""
     assignments = ("sampler.cache_interval=3",) if component == "denoise_shallow" else ()
-    model = resolve("svd", gpu="cpu", assignments=assignments, environ={}, engines=False).model
-    part: Part = model.parts[COMPONENTS[component]]
+    model = resolve(preset, gpu="cpu", assignments=assignments, environ={}, engines=False).model
+    if component not in model.components:
+        raise SystemExit(f"{preset} has no {component}: it has {', '.join(model.components)}")
+    part: Part = model.parts[model.components[component]]
     return part
 
 
-def compile_variant(component: str, name: str, folder: Path) -> None:
+def compile_variant(preset: str, component: str, name: str, folder: Path) -> None:
     """Writes a variant's package, its constants and the names of channels-last weights."""
     operators, options = VARIANTS[name]
-    part = part_of(component)
+    part = part_of(preset, component)
     program = export_program(part.components(part.network("fp16"))[component])
     lowered = for_cuda(program, bool(operators), without={*ALL} - {*operators})
-    if not {*operators} <= {*lowered.fusion.operators, *_absent(component)}:
-        raise SystemExit(f"{name}: the program calls {lowered.fusion.operators}")
+    if name in ALL and name not in lowered.fusion.operators:
+        raise SystemExit(f"{component} does not call {name}: leave it out of --variants")
     write_package(lowered, folder, name, options)
-
-
-def _absent(component: str) -> tuple[str, ...]:
-    """Returns the operators that a component has no use for: the VAE attends in space alone."""
-    return ("temporal_attention",) if component == "vae_decode" else ()
 
 
 @dataclass
@@ -95,7 +96,7 @@ class Variant:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            (result,) = package.boxed_run([*given])
+            result = package.boxed_run([*given])[0]
         return cls(package, weights, graph, result)
 
 
@@ -111,11 +112,13 @@ def drawn(part: Part, key: str) -> Tensor:
 
 
 def inputs(part: Part, component: str) -> list[Tensor]:
-    """Random inputs and states; weights of mixers are from 0 to 1."""
+    """Random inputs and states. Weights of mixers are from 0 to 1, whole numbers are 1."""
     signature = part.components(part.network("fp16"))[component].signature
     generator = torch.Generator().manual_seed(3)
 
     def one(spec: TensorSpec) -> Tensor:
+        if not spec.torch_dtype.is_floating_point:
+            return torch.ones(spec.shape)
         if spec.name in ("timestep", "clip.weights"):
             return torch.rand(spec.shape, generator=generator)
         return torch.randn(spec.shape, generator=generator)
@@ -144,11 +147,11 @@ def float32_result(part: Part, component: str, given: list[Tensor]) -> Tensor:
     return result
 
 
-def measure(part: Part, component: str, folder: Path) -> dict[str, Any]:
+def measure(part: Part, component: str, names: list[str], folder: Path) -> dict[str, Any]:
     given, clock = inputs(part, component), Clock(torch.device("cuda"))
     wanted = float32_result(part, component, given)
     torch.cuda.empty_cache()
-    variants = {name: Variant.of(part, name, folder, given) for name in VARIANTS}
+    variants = {name: Variant.of(part, name, folder, given) for name in names}
     rows: dict[str, Any] = {}
     for name, variant in variants.items():
         for _ in range(WARM_UP):
@@ -170,13 +173,18 @@ def measure(part: Part, component: str, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--component", choices=COMPONENTS, default="denoise_shallow")
-    component = parser.parse_args().component
-    with compiled(partial(compile_variant, component), VARIANTS) as folder:
-        rows = measure(part_of(component), component, folder)
+    parser.add_argument("--preset", default="svd")
+    parser.add_argument("--component", default="denoise_shallow")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    options = parser.parse_args()
+    preset, component = options.preset, options.component
+    part, names = part_of(preset, component), list(dict.fromkeys([NONE, *options.variants]))
+    with compiled(partial(compile_variant, preset, component), names) as folder:
+        rows = measure(part, component, names, folder)
     device = torch.device("cuda")
     mark = {"fingerprint": fingerprint(device), "gpu_state": gpu_state(device)}
-    print(json.dumps({"schema": 1, "component": component, **mark, "variants": rows}))
+    what = {"preset": preset, "component": component}
+    print(json.dumps({"schema": 1, **what, **mark, "variants": rows}))
 
 
 if __name__ == "__main__":
