@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from demo_model.world import END_ID, LENGTH, PAD_ID, vocabulary
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.program import program_spec
+from vidc.exporters.draw import AFTER_SILU
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.umt5 import network as umt5
@@ -18,10 +19,8 @@ from vidc.exporters.parts.wan_vae.network import create
 from vidc.runtime.programs.stream import StreamSpec
 
 PRESET = Path(__file__).parents[2] / "configs/presets/demo.toml"
-_AFTER_SILU = 1.68
-"""Restores the variance of a unit normal that went through SiLU."""
 _GAINS = {
-    "conv1": _AFTER_SILU, "conv2": 0.3 * _AFTER_SILU, "proj": 0.3, "conv_out": _AFTER_SILU,
+    "conv1": AFTER_SILU, "conv2": 0.3 * AFTER_SILU, "proj": 0.3, "conv_out": AFTER_SILU,
     "decoder.conv_out": 0.5,
 }  # fmt: skip
 """Gains of convolutions by name or by its last part, where they are not 1."""

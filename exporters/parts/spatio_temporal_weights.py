@@ -7,9 +7,6 @@ from torch import Tensor
 
 from vidc.exporters.draw import draw
 
-AFTER_SILU = 1.68
-"""Restores the scale of a unit normal that went through SiLU: E[silu(x)^2] is 0.355."""
-
 
 def random_weight(name: str, shape: Sequence[int], seed: int, gain: float) -> Tensor:
     """Draws one weight, float32; it depends on the seed and its own name alone.

@@ -11,6 +11,7 @@ import torch
 from bundle_8bit import build_8bit, untrained
 from click.testing import CliRunner
 from diffusers import AutoencoderKLWan
+from random_transformer import random_weights
 from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
 from wan_transformer import wan_transformer
 
@@ -23,7 +24,6 @@ from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.validate.golden import Golden
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime import Bundle, load
 
@@ -90,7 +90,7 @@ def save_pipeline(folder: Path, settings: Settings) -> None:
     """A diffusers pipeline's folder, written by diffusers and transformers."""
     sizes, vae = settings.model.transformer, settings.model.vae
     transformer = wan_transformer(sizes)
-    transformer.load_state_dict(dict(random_weights(sizes, seed=1)))
+    transformer.load_state_dict(random_weights(sizes, seed=1))
     transformer.save_pretrained(folder / "transformer")
     autoencoder = AutoencoderKLWan(base_dim=vae.base_dim, num_res_blocks=vae.res_blocks)
     autoencoder.load_state_dict(random_state_dict(vae, 1, torch.float32))

@@ -3,11 +3,11 @@
 import av
 import pytest
 import torch
+from random_transformer import random_weights
 from safetensors.torch import load_file
 from tiny_umt5 import tiny_tokenizer, tiny_umt5
 from wan_download import save_longlive, save_wan
 
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime.manifest import read_manifest
 
@@ -45,7 +45,7 @@ def download(tmp_path_factory, project):
     vae = random_state_dict(model.vae, 1, torch.float32)
     wan = root / "wan_models" / "Wan2.1-T2V-1.3B"
     save_wan(wan, vae, tiny_umt5(), tiny_tokenizer())
-    weights = dict(random_weights(model.transformer, seed=1))
+    weights = random_weights(model.transformer, seed=1)
     return root, save_longlive(root / "longlive_models" / "models", weights, RANK)
 
 

@@ -3,12 +3,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from random_transformer import random_weights
 
 from vidc.exporters.component import Component
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.causal_wan.network import CausalWan
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 
 SIZES = {"dim": 48, "ffn_dim": 96, "heads": 2, "layers": 2, "freq_dim": 16}
@@ -58,7 +58,7 @@ def make_wan(configure: Configure) -> MakeWan:
             network = CausalWan(config.transformer).to(dtype).requires_grad_(False)
         if device != "meta":
             weights = random_weights(config.transformer, seed=5)
-            network.load_state_dict({name: w.to(dtype) for name, w in weights})
+            network.load_state_dict({name: w.to(dtype) for name, w in weights.items()})
         return Wan(config, network, config.transformer_part.components(network))
 
     return make

@@ -1,12 +1,12 @@
 """A stand-in for a backend: programs run by PyTorch, perhaps with one operator that is wrong."""
 
 import torch
+from random_transformer import random_weights
 
 from vidc.compiler.build.program import component_program
 from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.reference import program_reference
 from vidc.compiler.debug.rewire import result_nodes, with_outputs
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import DTYPES
 
 
@@ -57,7 +57,7 @@ def component(settings, name):
     """A component's program, what it is given, and drawn weights."""
     made = component_program(settings, name)
     drawn_weights = random_weights(settings.model.transformer, seed=1)
-    weights = {f"transformer.{key}": value for key, value in drawn_weights}
+    weights = {f"transformer.{key}": value for key, value in drawn_weights.items()}
     for key, value in made.program.state_dict.items():
         if key not in weights or weights[key].dtype != value.dtype:
             weights[key] = in_8_bits(value)

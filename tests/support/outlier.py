@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from random_transformer import random_weights
 from torch import Tensor, nn
 
 from vidc.compiler.config.recipe import AttentionFormat, LinearFormat, Recipe, Rule
@@ -12,7 +13,6 @@ from vidc.compiler.quantize.switch import QuantizedLayers
 from vidc.compiler.validate.play import Inputs
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.causal_wan.network import CausalWan
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 
 BAD = "blocks.1.ffn.net.2"
 """The layer whose input has an outlier."""
@@ -26,7 +26,7 @@ def planted(config: CausalVideo) -> dict[str, Tensor]:
 
     Its weights are as small as the channel is large: in high precision it is one of many.
     """
-    weights = dict(random_weights(config.transformer, 1))
+    weights = random_weights(config.transformer, 1)
     weights["blocks.1.ffn.net.0.proj.bias"][5] = OUTLIER
     weights[f"{BAD}.weight"][:, 5] /= OUTLIER
     return weights

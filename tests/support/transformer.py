@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from random_transformer import random_weights
 from torch import Tensor
 
 from vidc.compiler.config.resolve import resolve
 from vidc.exporters.component import Component
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.models import PRECISIONS, with_weights
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import Role, Signature
 
 COMPONENTS = ("denoise", "kv_update", "recache_9")
@@ -32,7 +32,7 @@ class Model:
 
 def model(*assignments: str) -> Model:
     config = resolve("tiny", assignments=assignments, environ={}, engines=False).model
-    return Model(config, dict(random_weights(config.transformer, 1)))
+    return Model(config, random_weights(config.transformer, 1))
 
 
 def blocks(signature: Signature, position: int, count: int = 3) -> Iterator[dict[str, Tensor]]:

@@ -1,25 +1,15 @@
 """Weights for work without a checkpoint: attention is peaked and every part matters."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from vidc.exporters.draw import draw
-from vidc.exporters.parts.causal_wan.config import TransformerConfig
-from vidc.exporters.parts.causal_wan.network import CausalWan
 
 QK_GAIN = 1.8
 """Scale of normalized queries and keys; the standard deviation of scores is its square."""
-
-
-def random_weights(config: TransformerConfig, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of the transformer, float32, one at a time."""
-    with torch.device("meta"):
-        model = CausalWan(config)
-    for name, parameter in model.named_parameters():
-        yield name, random_weight(name, parameter.shape, seed)
 
 
 def random_weight(name: str, shape: Sequence[int], seed: int) -> Tensor:

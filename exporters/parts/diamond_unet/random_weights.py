@@ -5,14 +5,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from vidc.exporters.draw import draw
+from vidc.exporters.draw import AFTER_SILU, draw
 
-_AFTER_SILU = 1.68
-"""Restores the scale of a unit normal that went through SiLU: E[silu(x)^2] is 0.355."""
 _GAINS = {
-    "conv1.weight": _AFTER_SILU,
-    "conv2.weight": 0.5 * _AFTER_SILU,  # Keeps the sum over all blocks from growing.
-    "cond_proj.2.weight": _AFTER_SILU,
+    "conv1.weight": AFTER_SILU,
+    "conv2.weight": 0.5 * AFTER_SILU,  # Keeps the sum over all blocks from growing.
+    "cond_proj.2.weight": AFTER_SILU,
     "conv_out.weight": 1.2,
     "modulation.weight": 0.3,
     "qkv_proj.weight": 1.5,

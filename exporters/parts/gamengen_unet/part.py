@@ -69,8 +69,8 @@ class GameNGenUnetPart(Part):
         Branches are half as large as what they are added to. With branches twice as large, the tiny
         preset is chaotic: float32 rounding errors grow from 8e-7 to 5e-4 within 30 frames.
         """
-        from vidc.exporters.draw import draw
-        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weight
+        from vidc.exporters.draw import AFTER_SILU, draw
+        from vidc.exporters.parts.spatio_temporal_weights import random_weight
 
         if name in ("action_embedding.weight", "class_embedding.weight"):
             return draw(name, shape, seed)

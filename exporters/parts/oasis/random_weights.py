@@ -8,10 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from vidc.exporters.draw import draw
+from vidc.exporters.draw import AFTER_SILU, draw
 
-_AFTER_SILU = 1.68
-"""Restores the scale of a unit normal that went through SiLU: E[silu(x)^2] is 0.355."""
 _GATES = (2, 5)
 """Indices of the gates among the six vectors of a modulation."""
 
@@ -32,5 +30,5 @@ def random_weight(name: str, shape: Sequence[int], seed: int) -> Tensor:
         queries_keys = 2 * shape[0] // 3
         scaled[:queries_keys] *= 1.4  # Attention logits then have a standard deviation of 2.
     if name.endswith("adaLN_modulation.1.weight"):
-        return 0.3 * _AFTER_SILU * scaled
-    return _AFTER_SILU * scaled if name.endswith(("mlp.2.weight", "fc2.weight")) else scaled
+        return 0.3 * AFTER_SILU * scaled
+    return AFTER_SILU * scaled if name.endswith(("mlp.2.weight", "fc2.weight")) else scaled

@@ -55,7 +55,8 @@ class OasisVaePart(Part):
 
     def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights under which decoded noise fills the range of pixels."""
-        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weight
+        from vidc.exporters.draw import AFTER_SILU
+        from vidc.exporters.parts.spatio_temporal_weights import random_weight
 
         gain = AFTER_SILU if name.endswith("fc2.weight") else 1.0
         if name == "post_quant_conv.weight":

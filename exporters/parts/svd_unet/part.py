@@ -72,7 +72,8 @@ class SvdUnetPart(Part):
         Branches are half as large as what they are added to. With branches twice as large, small
         errors grow from layer to layer.
         """
-        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weight
+        from vidc.exporters.draw import AFTER_SILU
+        from vidc.exporters.parts.spatio_temporal_weights import random_weight
 
         after_silu = (".conv1.", ".conv2.", "linear_2.", "time_emb_proj.", "conv_out.")
         gain = AFTER_SILU if any(part in name for part in after_silu) else 1.0

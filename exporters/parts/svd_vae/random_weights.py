@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from vidc.exporters.draw import AFTER_SILU
 from vidc.exporters.parts import spatio_temporal_weights
-from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU
 
 
 def random_weight(name: str, shape: Sequence[int], seed: int) -> Tensor:

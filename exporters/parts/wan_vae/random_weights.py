@@ -5,11 +5,9 @@ import math
 import torch
 from torch import Tensor
 
+from vidc.exporters.draw import AFTER_SILU
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.parts.wan_vae.network import create
-
-_AFTER_SILU = 1.68
-"""Restores the scale of a unit normal that went through SiLU: E[silu(x)^2] is 0.355."""
 
 
 def random_state_dict(config: VaeConfig, seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -37,9 +35,9 @@ def _draw(key: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
 def _gain(key: str) -> float:
     """Standard deviation of a layer's output for an input of unit variance."""
     if key == "decoder.conv_out.weight":
-        return 0.35 * _AFTER_SILU
+        return 0.35 * AFTER_SILU
     if ".conv1." in key or ".conv2." in key or ".conv_out." in key:
-        return _AFTER_SILU
+        return AFTER_SILU
     if ".to_qkv." in key:
         return 2.0  # Peaks the attention, whose logits then vary by 4 whatever the width.
     return 1.0

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from demo_model.stream import Layout, Streams
+from random_transformer import random_weights
 
 from vidc.compiler.validate.reference import part_engines
 from vidc.exporters.models import with_weights
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import CausalVideo
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def model(sizes):
-    weights = dict(random_weights(sizes.config.transformer, seed=5))
+    weights = random_weights(sizes.config.transformer, seed=5)
     return with_weights(sizes.config.transformer_part.network("fp32"), weights)
 
 

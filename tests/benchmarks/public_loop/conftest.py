@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 from public_loop.loop import PublicLoop, PublicStream
+from random_transformer import random_weights
 from torch import Tensor
 
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 
@@ -56,7 +56,7 @@ def make_model():
         )
         return Model(
             config,
-            {name: w.to(dtype) for name, w in random_weights(config.transformer, seed=3)},
+            {name: w.to(dtype) for name, w in random_weights(config.transformer, seed=3).items()},
             random_state_dict(config.vae, 3, dtype),
         )
 

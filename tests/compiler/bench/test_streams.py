@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from random_transformer import random_weights
 from safetensors.torch import save_file
 
 from vidc.compiler.bench import streams
@@ -13,7 +14,6 @@ from vidc.compiler.config.resolve import resolve
 from vidc.compiler.validate.play import Inputs
 from vidc.compiler.validate.reference import eager_engines, player
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.manifest import Weights, read_manifest
@@ -31,7 +31,7 @@ def bundle(make_bundle):
     settings = resolve("tiny", gpu="cpu", environ={}, assignments=SIZES)
     config, folder = settings.model, make_bundle()
     weights = {
-        "transformer": dict(random_weights(config.transformer, 7)),
+        "transformer": random_weights(config.transformer, 7),
         "vae": random_state_dict(config.vae, 7, torch.float32),
     }
     paths = {group: f"weights/{group}.safetensors" for group in weights}

@@ -3,13 +3,13 @@
 import pytest
 import quantized
 from quantized import Drawn
+from random_transformer import random_weights
 
 from vidc.compiler.config.recipe import load_recipe, parse_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 
 CENTRED_INT8 = parse_recipe(
     {
@@ -40,7 +40,7 @@ def calibration(config):
 
 @pytest.fixture(scope="session")
 def weights(config):
-    return {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    return {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1).items()}
 
 
 @pytest.fixture(

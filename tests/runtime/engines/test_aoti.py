@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import small_taehv
 import torch
+from random_transformer import random_weights
 from safetensors.torch import load_file, save_file
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -26,7 +27,6 @@ from vidc.exporters.component import Component
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError, UnavailableError
@@ -76,7 +76,7 @@ class Model:
 def build(folder: Path, group: str, precision: str, *names: str) -> Model:
     dtype = PRECISIONS[precision]
     drawn = (
-        {k: v.to(dtype) for k, v in random_weights(CONFIG.transformer, 5)}
+        {k: v.to(dtype) for k, v in random_weights(CONFIG.transformer, 5).items()}
         if group == "transformer"
         else {k: v.load().to(dtype) for k, v in CONFIG.parts[group].random_weights(5).items()}
     )

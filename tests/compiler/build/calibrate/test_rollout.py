@@ -5,6 +5,7 @@ from collections import defaultdict
 import pytest
 import torch
 from modelopt_here import needs_modelopt
+from random_transformer import random_weights
 
 from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
 from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
@@ -12,7 +13,6 @@ from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters import kv_ring
 from vidc.exporters.models import PRECISIONS, with_weights
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.errors import GateError
 
 pytestmark = needs_modelopt
@@ -20,7 +20,7 @@ pytestmark = needs_modelopt
 
 def rollouts(model, precision="fp32", seed=0):
     dtype = PRECISIONS[precision]
-    weights = {n: t.to(dtype) for n, t in random_weights(model.transformer, seed=1)}
+    weights = {n: t.to(dtype) for n, t in random_weights(model.transformer, seed=1).items()}
     network = with_weights(model.parts["transformer"].network(precision), weights)
     parts = model.parts["transformer"].components(network)
     engines = {name: EagerEngine(part) for name, part in parts.items()}

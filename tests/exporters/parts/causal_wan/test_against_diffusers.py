@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from random_transformer import random_weights
 from tensors import empty_tensors
 
 from vidc.compiler.config.program import program_spec
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.causal_wan.network import CausalWan
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.runtime.programs.rope import Rope
 
 pytest.importorskip("diffusers")
@@ -27,7 +27,7 @@ def test_one_block(configure, head_dim, batch):
     config = configure(batch=batch)
     sizes = replace(config.transformer, dim=2 * head_dim)
     config = replace(config, transformer=sizes)
-    weights = dict(random_weights(sizes, seed=5))
+    weights = random_weights(sizes, seed=5)
     oracle = reference(sizes)
     oracle.load_state_dict(weights, strict=True)
     model = CausalWan(sizes).requires_grad_(False)

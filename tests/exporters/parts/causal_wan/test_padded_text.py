@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from merged_padding import merged_attention
+from random_transformer import random_weights
 from tensors import empty_tensors
 
 from vidc.compiler.config.program import program_spec
 from vidc.exporters.parts.causal_wan import layers
 from vidc.exporters.parts.causal_wan.layers import equal_last_rows
 from vidc.exporters.parts.causal_wan.network import CausalWan
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.runtime.programs.rope import Rope
 
 TOKENS = 512
@@ -28,7 +28,7 @@ def transformers(configure):
     config = configure(batch=2, block=1, window=2, sink=1, height=16, width=16)
     sizes = replace(config.transformer, text_len=TOKENS)
     config = replace(config, transformer=sizes)
-    weights = dict(random_weights(sizes, seed=5))
+    weights = random_weights(sizes, seed=5)
     oracle = wan_transformer(sizes).eval().requires_grad_(False)
     oracle.load_state_dict(weights, strict=True)
     model = CausalWan(sizes).requires_grad_(False)

@@ -2,18 +2,18 @@
 
 import pytest
 import torch
+from random_transformer import random_weights
 from tensors import empty_tensors
 
 from vidc.compiler.config.program import program_spec
 from vidc.exporters.parts.causal_wan.network import CausalWan
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.runtime.programs.rope import Rope
 
 
 def test_depend_on_seed_and_name_alone(configure):
     sizes = configure().transformer
-    first, again = dict(random_weights(sizes, 1)), dict(random_weights(sizes, 1))
-    other = dict(random_weights(sizes, 2))
+    first, again = random_weights(sizes, 1), random_weights(sizes, 1)
+    other = random_weights(sizes, 2)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not any(torch.equal(first[name], other[name]) for name in first)
 
@@ -23,7 +23,7 @@ def full_window(configure):
     """The denoise component of a stream whose window is full, and its arguments by name."""
     config = configure()
     model = CausalWan(config.transformer).requires_grad_(False)
-    model.load_state_dict(dict(random_weights(config.transformer, seed=1)))
+    model.load_state_dict(random_weights(config.transformer, seed=1))
     made = config.transformer_part.components(model)
     denoise = made["denoise"]
     arguments = dict(

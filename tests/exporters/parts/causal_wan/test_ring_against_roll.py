@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from random_transformer import random_weights
 from roll_cache_wan import RollCacheWan
 
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.parts.causal_wan.network import CausalWan
-from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import Role, Signature, TensorSpec
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import CausalVideo
@@ -33,7 +33,7 @@ class BlackDecoder:
 
 def pair(config, dtype=torch.float32):
     """A session over the eager components, and the oracle with the same weights."""
-    weights = {name: w.to(dtype) for name, w in random_weights(config.transformer, seed=3)}
+    weights = {name: w.to(dtype) for name, w in random_weights(config.transformer, seed=3).items()}
     model = CausalWan(config.transformer)
     model.load_state_dict(weights, strict=True)
     model.requires_grad_(False)
