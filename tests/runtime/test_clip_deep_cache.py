@@ -68,7 +68,7 @@ def test_a_clip_is_diffusers_with_kept_features_step_by_step():
     assert all(relative_l2(ours, theirs) < 1e-4 for ours, theirs in zip(found, wanted, strict=True))
     without = generated(tiny_svd.model(*SIZES))
     assert relative_l2(found[0], without[0]) < 1e-6
-    assert relative_l2(found[1], without[1]) > 2e-4
+    assert relative_l2(found[1], without[1]) > 1e-4
     assert relative_l2(found[-1], without[-1]) > 1e-2
 
 

@@ -48,7 +48,7 @@ def test_precision_flag_overrides_preset_with_recipe(name):
 @pytest.mark.parametrize(("name", "other"), EQUAL)
 def test_preset_that_equals_another_says_so(name, other):
     preset = load_preset(name)
-    assert preset.description == f"Equals {other}"
+    assert preset.description == f"Another name for {other}"
     assert preset.layer == load_preset(other).layer
 
 
