@@ -103,7 +103,5 @@ def test_the_documentation_claims_what_was_counted():
     assert {row["model"] for row in portable} == set(coverage.MODELS)
     assert all(row["covered"] and not row["uncovered"] for row in portable)
     text = " ".join((ROOT / "docs" / "evidence" / "torch-tensorrt.md").read_text().split())
-    assert (
-        f"Torch-TensorRT has converters for {document['converters']} operators. If each component is "
-        "written in standard operators, every call in it has one"
-    ) in text
+    assert f"Torch-TensorRT has converters for {document['converters']} operators." in text
+    assert "in standard operators, every call in it has a converter" in text
