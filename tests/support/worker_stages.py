@@ -1,6 +1,7 @@
 """Stages that worker processes can import, and a build that is slow enough to interrupt."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -73,6 +74,7 @@ def hang(workspace: Workspace) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Under nohup it is ignored.
     with Store(Path(sys.argv[1])) as store, working(store, 2) as pool:
         works = enumerate(sys.argv[2:])
         slow = [FunctionStage(f"stage{index}", globals()[work]) for index, work in works]
