@@ -143,8 +143,8 @@ def parts_rows() -> list[dict[str, float]]:
                 "each": loss_of_parts(keys, offset, True),
                 "in one": loss_of_parts(keys, offset, False),
             }
-            rounded = {name: round(share, 5) for name, share in lost.items()}
-            rows.append({"keys": keys, "offset": offset, **rounded})
+            shares = {name: round(share, 5) for name, share in lost.items()}
+            rows.append({"keys": keys, "offset": offset, **shares})
     return rows
 
 

@@ -71,6 +71,6 @@ def test_held_out_clips_are_in_no_training():
 
 
 def test_intervals_are_wilsons():
-    """Of 95 in 100 (Newcombe 1998): 0.888 to 0.978."""
+    """Newcombe (1998) gives 0.888 to 0.978 for 95 of 100."""
     found = rate([True] * 95 + [False] * 5)
     assert (found["low"], found["high"]) == pytest.approx((0.8882, 0.9785), abs=1e-3)

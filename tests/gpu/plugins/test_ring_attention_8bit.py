@@ -73,7 +73,7 @@ def test_matches_its_emulation(kernel, of, queries, slots, heads, head_dim, batc
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
 def test_values_with_a_mean_are_summed_over_all_keys(kernel, of):
-    """Of 12 heads: with fewer tiles than multiprocessors a tile is summed in parts."""
+    """Twelve heads fill the GPU: with fewer tiles, the kernel sums the keys of a tile in parts."""
     at = problem(4680, 18720, 12, 128, 1, CUDA, of).even()
     found = attend(at, length(18720), torch.float16)[:, :192]
     few = at.first_queries(192)
