@@ -3,65 +3,32 @@
 #include "operators.h"
 #include "qkv.h"
 #include "sm75_qk_norm_rope_ring_write_8bit.cuh"
-#include "sm75_value_transpose.cuh"
 
 namespace vidc {
 namespace {
 
 const Checks kChecks("qk_norm_rope_ring_write_static");
 
+// The body's argument is the head size, or 0 if values are not transposed.
 template <typename Body>
-void with_head_dim(int64_t head_dim, Body&& body) {
+void with_transposed_head(bool transposed, int64_t head_dim, Body&& body) {
+  if (!transposed) return body(std::integral_constant<int, 0>{});
   if (head_dim == 32) return body(std::integral_constant<int, 32>{});
   if (head_dim == 64) return body(std::integral_constant<int, 64>{});
   return body(std::integral_constant<int, 128>{});
 }
 
-void write_tokens(const QkvTo8BitRing& given, void* query, void* query_scale,
-                  cudaStream_t stream) {
-  QkNormRopeRingWrite8Bit kernel{};
-  kernel.qk = qk_norm_rope(given.qkv);
-  kernel.query = query;
-  kernel.query_scale = given.quantize_query ? static_cast<float*>(query_scale) : nullptr;
-  kernel.key_cache = given.qkv.key_cache.data;
-  kernel.value_cache = given.value_transposed ? nullptr : given.qkv.value_cache.data;
-  kernel.key_scale = static_cast<const float*>(given.key_scale.data);
-  kernel.value_scale = static_cast<const float*>(given.value_scale.data);
-  kernel.key_mean = given.key_mean ? static_cast<const float*>(given.key_mean->data) : nullptr;
-  with_half(given.qkv.qkv.dtype, [&](auto of_qkv) {
-    with_eight_bits(given.qkv.key_cache.dtype, [&](auto of_ring) {
-      launch(kChecks,
-             qk_norm_rope_ring_write_8bit_kernel<typename decltype(of_qkv)::type,
-                                                 typename decltype(of_ring)::type>,
-             token_grid(given.qkv), row_threads(kernel.qk.width), stream, kernel);
-    });
-  });
-}
-
-void transpose_values(const QkvTo8BitRing& given, cudaStream_t stream) {
-  const TensorView& qkv = given.qkv.qkv;
-  const QkNormRope qk = qk_norm_rope(given.qkv);
-  ValueTranspose kernel{};
-  kernel.cache = given.qkv.value_cache.data;
-  kernel.scale = static_cast<const float*>(given.value_scale.data);
-  kernel.ring = qk.ring;
-  kernel.value_slots = static_cast<int>(given.qkv.value_cache.size(3));
-  kernel.tokens = qk.tokens;
-  kernel.heads = qk.width / qk.head_dim;
-  const dim3 grid(static_cast<unsigned>(transpose_tiles(qk.tokens)),
-                  static_cast<unsigned>(kernel.heads), static_cast<unsigned>(qkv.size(0)));
-  with_half(qkv.dtype, [&](auto of_qkv) {
-    using T = typename decltype(of_qkv)::type;
-    kernel.values = static_cast<const T*>(qkv.data) + 2 * qk.width;
-    with_eight_bits(given.qkv.value_cache.dtype, [&](auto of_ring) {
-      with_head_dim(qk.head_dim, [&](auto head_dim) {
-        launch(kChecks,
-               value_transpose_kernel<T, typename decltype(of_ring)::type,
-                                      decltype(head_dim)::value>,
-               grid, kTransposeThreads, stream, kernel);
-      });
-    });
-  });
+// Returns the transposition without the values, whose dtype the caller knows.
+ValueTranspose value_transpose(const QkvTo8BitRing& given, const QkNormRope& qk) {
+  ValueTranspose values{};
+  values.cache = given.qkv.value_cache.data;
+  values.scale = static_cast<const float*>(given.value_scale.data);
+  values.ring = qk.ring;
+  values.value_slots = static_cast<int>(given.qkv.value_cache.size(3));
+  values.tokens = qk.tokens;
+  values.heads = qk.width / qk.head_dim;
+  values.tiles = transpose_tiles(qk.tokens);
+  return values;
 }
 
 }  // namespace
@@ -103,8 +70,31 @@ void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given) {
 
 void qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given, void* query, void* query_scale,
                                   cudaStream_t stream) {
-  write_tokens(given, query, query_scale, stream);
-  if (given.value_transposed) transpose_values(given, stream);
+  QkNormRopeRingWrite8Bit kernel{};
+  kernel.qk = qk_norm_rope(given.qkv);
+  kernel.query = query;
+  kernel.query_scale = given.quantize_query ? static_cast<float*>(query_scale) : nullptr;
+  kernel.key_cache = given.qkv.key_cache.data;
+  kernel.value_cache = given.value_transposed ? nullptr : given.qkv.value_cache.data;
+  kernel.key_scale = static_cast<const float*>(given.key_scale.data);
+  kernel.value_scale = static_cast<const float*>(given.value_scale.data);
+  kernel.key_mean = given.key_mean ? static_cast<const float*>(given.key_mean->data) : nullptr;
+  if (given.value_transposed) kernel.values = value_transpose(given, kernel.qk);
+  dim3 grid = token_grid(given.qkv);
+  grid.x += static_cast<unsigned>(kernel.values.tiles * kernel.values.heads);
+  with_half(given.qkv.qkv.dtype, [&](auto of_qkv) {
+    using T = typename decltype(of_qkv)::type;
+    if (given.value_transposed)
+      kernel.values.values = static_cast<const T*>(given.qkv.qkv.data) + 2 * kernel.qk.width;
+    with_eight_bits(given.qkv.key_cache.dtype, [&](auto of_ring) {
+      using Output = typename decltype(of_ring)::type;
+      with_transposed_head(given.value_transposed, kernel.qk.head_dim, [&](auto head_dim) {
+        launch(kChecks,
+               qk_norm_rope_ring_write_8bit_kernel<T, Output, decltype(head_dim)::value>, grid,
+               row_threads(kernel.qk.width), stream, kernel);
+      });
+    });
+  });
 }
 
 }  // namespace vidc

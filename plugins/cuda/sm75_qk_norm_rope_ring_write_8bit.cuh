@@ -1,9 +1,10 @@
 // Normalizes and rotates queries and keys, and writes keys and values to their slots of an 8-bit
-// ring.
+// ring, in one launch: a block has a token, or a tile of values that it transposes.
 #pragma once
 
 #include "sm75_qk_norm_rope.cuh"
 #include "sm75_scale.cuh"
+#include "sm75_value_transpose.cuh"
 
 namespace vidc {
 
@@ -16,14 +17,14 @@ struct QkNormRopeRingWrite8Bit {
   const float* key_scale;    // [heads]
   const float* value_scale;  // [heads]
   const float* key_mean;     // [width], null for zeros
+  ValueTranspose values;     // zeros if values are not transposed
 };
 
 template <typename T, typename Output>
-__global__ void __launch_bounds__(kMostThreads)
-    qk_norm_rope_ring_write_8bit_kernel(const QkNormRopeRingWrite8Bit given) {
+__device__ __forceinline__ void write_token(const QkNormRopeRingWrite8Bit& given, int token,
+                                            int batch) {
   const int channel = threadIdx.x * kVector, width = given.qk.width;
   const bool holds = channel < width;
-  const int token = blockIdx.x, batch = blockIdx.y;
   const int64_t row = static_cast<int64_t>(batch) * given.qk.tokens + token;
   __shared__ int slot;
   if (threadIdx.x == 0) slot = ring_slot(given.qk.ring, token);  // Visible after the sum's barrier.
@@ -60,6 +61,25 @@ __global__ void __launch_bounds__(kMostThreads)
   float value[kVector];
   unpack(raw_value, value);
   store_scaled(static_cast<Output*>(given.value_cache) + to, value, given.value_scale[head]);
+}
+
+// HeadDim is 0 if values are not transposed. Tiles come first: they take longer than tokens, and
+// the blocks that start last should be short.
+template <typename T, typename Output, int HeadDim>
+__global__ void __launch_bounds__(kMostThreads)
+    qk_norm_rope_ring_write_8bit_kernel(const QkNormRopeRingWrite8Bit given) {
+  int block = blockIdx.x;
+  if constexpr (HeadDim > 0) {
+    const ValueTranspose& values = given.values;
+    const int tiles = values.tiles * values.heads;
+    if (block < tiles) {
+      transpose_values<T, Output, HeadDim>(values, block % values.tiles, block / values.tiles,
+                                           blockIdx.y);
+      return;
+    }
+    block -= tiles;
+  }
+  write_token<T, Output>(given, block, blockIdx.y);
 }
 
 }  // namespace vidc

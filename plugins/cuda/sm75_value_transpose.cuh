@@ -11,7 +11,6 @@
 
 namespace vidc {
 
-constexpr int kTransposeThreads = 128;
 constexpr int kTileSlots = 32;  // one memory sector per channel
 constexpr int kGroup = 16;
 
@@ -23,6 +22,7 @@ struct ValueTranspose {
   int value_slots;  // of a row of the cache, a multiple of kGroup
   int tokens;
   int heads;
+  int tiles;  // of a head: transpose_tiles(tokens)
 };
 
 // Returns the largest number of tiles of a launch: a block's slots are at most three runs (in the
@@ -77,42 +77,45 @@ __device__ __forceinline__ int position_of(int slot) {
   return slot % 8 / 2 * 4 + slot % 2 + slot / 8 * 2;
 }
 
+// Writes one tile's values of a head. Every thread of a block calls it; any number of them serves.
 template <typename T, typename Output, int HeadDim>
-__global__ void __launch_bounds__(kTransposeThreads)
-    value_transpose_kernel(const ValueTranspose given) {
-  constexpr int kLanes = HeadDim / kVector;
-  constexpr int kSteps = kTileSlots * kLanes / kTransposeThreads;
+__device__ __forceinline__ void transpose_values(const ValueTranspose& given, int tile_index,
+                                                 int head, int batch) {
+  constexpr int kLanes = HeadDim / kVector, kVectors = kTileSlots * kLanes;
+  constexpr int kSteps = 3;  // loads of a thread in flight
   __shared__ __align__(16) Output tile[kTileSlots][HeadDim];
   __shared__ TileSlots shared_slots;
-  const int head = blockIdx.y, batch = blockIdx.z;
-  if (threadIdx.x == 0) shared_slots = tile_slots(given.ring, given.tokens, blockIdx.x);
+  if (threadIdx.x == 0) shared_slots = tile_slots(given.ring, given.tokens, tile_index);
   __syncthreads();
   const TileSlots slots = shared_slots;
   if (slots.begin == slots.end) return;
 
-  const int width = given.heads * HeadDim, channel = threadIdx.x % kLanes * kVector;
+  const int threads = blockDim.x, width = given.heads * HeadDim;
   const int64_t of_head = static_cast<int64_t>(batch) * given.heads + head;
-  Raw<T> raw[kSteps];
+  for (int first = threadIdx.x; first < kVectors; first += kSteps * threads) {
+    Raw<T> raw[kSteps];
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int slot = slots.base + (step * kTransposeThreads + threadIdx.x) / kLanes;
-    raw[step] = {};
-    if (slot < slots.begin || slot >= slots.end) continue;
-    const int64_t row =
-        static_cast<int64_t>(batch) * given.tokens + slots.token + slot - slots.begin;
-    raw[step] =
-        load_once(static_cast<const T*>(given.values) + row * 3 * width + head * HeadDim + channel);
-  }
+    for (int step = 0; step < kSteps; ++step) {
+      const int index = first + step * threads, slot = slots.base + index / kLanes;
+      raw[step] = {};
+      if (slot < slots.begin || slot >= slots.end) continue;
+      const int64_t row =
+          static_cast<int64_t>(batch) * given.tokens + slots.token + slot - slots.begin;
+      const int channel = head * HeadDim + index % kLanes * kVector;
+      raw[step] = load_once(static_cast<const T*>(given.values) + row * 3 * width + channel);
+    }
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int index = (step * kTransposeThreads + threadIdx.x) / kLanes;
-    float value[kVector];
-    unpack(raw[step], value);
-    store_scaled(&tile[index][channel], value, given.scale[head]);
+    for (int step = 0; step < kSteps; ++step) {
+      const int index = first + step * threads;
+      if (index >= kVectors) continue;
+      float value[kVector];
+      unpack(raw[step], value);
+      store_scaled(&tile[index / kLanes][index % kLanes * kVector], value, given.scale[head]);
+    }
   }
   __syncthreads();
 
-  for (int item = threadIdx.x; item < kTileSlots / kGroup * HeadDim; item += kTransposeThreads) {
+  for (int item = threadIdx.x; item < kTileSlots / kGroup * HeadDim; item += threads) {
     const int group = item / HeadDim * kGroup, row = item % HeadDim;
     Output* to = static_cast<Output*>(given.cache) + (of_head * HeadDim + row) * given.value_slots +
                  slots.base + group;

@@ -17,6 +17,8 @@ _FIELDS: dict[str, Sequence[str]] = {
 _TO_8BIT = (
     "output 0", "output 1", "key_cache", "value_cache", "key_scale", "value_scale", "key_mean",
 )  # fmt: skip
+_TRANSPOSED = _QKV_WORDS + len(_TO_8BIT)
+"""Where ``ValueTranspose`` begins."""
 _PORTABLE_8BIT = (
     "query", "query_scale", "key_cache", "key_scale", "value_cache", "value_scale", "value_mean",
     "valid_length", "output_scale", "output 0",
@@ -64,7 +66,8 @@ def fields(
         write[_QKV_WORDS + _TO_8BIT.index("value_cache")] = 0
         qkv = taken["qkv"]
         values = address["qkv"] + qkv.shape[2] // 3 * 2 * qkv.itemsize
-        return [write, {0: values} | words(("value_cache", "value_scale", "position"), 1)]
+        transposed = words(("value_cache", "value_scale", "position"), _TRANSPOSED + 1)
+        return [write | {_TRANSPOSED: values} | transposed]
     assert operator == "ring_attention_8bit"
     if workspace is None:
         return [words(_PORTABLE_8BIT)]
