@@ -36,6 +36,13 @@ REWRITES: Mapping[str, Callable[[ExportedProgram], tuple[str, ...]]] = {
     short_attention.OPERATOR: short_attention.use_short_attention,
 }
 """Rewrites of a graph that call a fused operator and can be left out, by the operator's name."""
+WRITTEN_ONCE: Mapping[str, Any] = {
+    # By default inductor computes what up to four kernels read anew in each of them, and once more
+    # for an operator that is opaque to it.
+    "realize_reads_threshold": 1,
+}
+"""Options of inductor for a program that normalizes groups with the operator, or whose attention of
+single queries inductor compiles: its sums and its softmax would both rotate queries and keys."""
 _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
 
 
@@ -47,18 +54,20 @@ class CudaProgram:
         program: the lowered program.
         channels_last: names of the weights that it reads channels last.
         fusion: the fused operators that it calls.
+        single_queries: True if it had ``ring_attention`` of single queries, which is inlined.
     """
 
     program: ExportedProgram
     channels_last: tuple[str, ...]
     fusion: Fusion
+    single_queries: bool
 
     @property
     def inductor(self) -> Mapping[str, Any]:
         """Options of inductor for the program."""
         called = self.fusion.operators
         return {
-            **(group_norms.INDUCTOR if group_norms.OPERATOR in called else {}),
+            **(WRITTEN_ONCE if self.single_queries or group_norms.OPERATOR in called else {}),
             **(state_writes.INDUCTOR if winograd.OPERATOR in called else {}),
         }
 
@@ -87,6 +96,8 @@ def for_cuda(
         BuildError: ``VIDC-QUANTIZE-COUNT``, ``VIDC-QUANTIZE-GRAPH``.
         UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel supports the sizes of an 8-bit ring.
     """
+    attentions = program.graph.find_nodes(op="call_function", target=ring_attention)
+    single_queries = any(map(_has_single_query, attentions))
     fusion = lower(program, fused)
     names = _convolved_weights(program)
     given = convolutions(program)
@@ -103,7 +114,7 @@ def for_cuda(
     for name in names:
         weight = program.state_dict[name]
         program.state_dict[name] = _channels_last(weight)
-    return CudaProgram(program, names, fusion)
+    return CudaProgram(program, names, fusion, single_queries)
 
 
 def lower(program: ExportedProgram, fused: bool) -> Fusion:

@@ -7,7 +7,7 @@ as the bias of a convolution, is added by the operator: it would cost a pass ove
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,6 @@ OPERATOR = "group_norm_silu"
 LEAST_ELEMENTS = 2**22
 """Smallest tensor whose norm is rewritten. Smaller ones stay in the GPU's cache, and inductor may
 normalize them in one kernel."""
-INDUCTOR: Mapping[str, Any] = {
-    # By default inductor computes a sum of up to four tensors anew in each kernel that reads it,
-    # and once more for an operator that is opaque to it.
-    "realize_reads_threshold": 1,
-}
-"""Options of inductor for a program that calls the operator."""
 _BIAS = 2
 """Index of the argument of ``conv2d``."""
 
