@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import max_pool2d, normalize, pad
 
 from demo_model.render import OUTLINES, grid, light, render
 from demo_model.world import COLORS, DIRECTIONS, PLACES, RADII, Clip, Scene, apart, positions
@@ -54,7 +54,22 @@ def read(video: Tensor, clip: Clip, frames: Tensor) -> dict[str, Tensor]:
     least = LEAST_AREA * min(RADII.values()) ** 2 * size[0] * size[1] * len(frames)
     areas = {name: area for name, mask in masks.items() if (area := float(mask.sum())) > least}
     found = sorted(areas, key=areas.__getitem__, reverse=True)
-    return {name: masks[name] for name in found[: len(clip.scene.things)]}
+    return _without_edges({name: masks[name] for name in found[: len(clip.scene.things)]})
+
+
+def _without_edges(masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Masks without lines of pixels along another object: an edge of blue over wood is purple."""
+    kept = {}
+    for name, mask in masks.items():
+        wide = _grown(~_grown(~mask))
+        others = [other for own, other in masks.items() if own != name]
+        kept[name] = mask & (wide | ~_grown(sum(others, torch.zeros_like(mask))))
+    return kept
+
+
+def _grown(mask: Tensor) -> Tensor:
+    """A mask ``[T, H, W]`` and the pixels beside it, on a torus."""
+    return max_pool2d(pad(mask.float(), (1, 1, 1, 1), mode="circular"), 3, 1) > 0
 
 
 def _center(mask: Tensor) -> Tensor:

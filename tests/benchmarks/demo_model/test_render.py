@@ -7,7 +7,7 @@ import torch
 from demo_model import world
 from demo_model.render import render
 from demo_model.world import Clip, apart, draw_scene, draw_switch, positions
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 SEEDS = st.integers(0, 2**32)
@@ -70,12 +70,13 @@ def test_a_switch_keeps_places_and_changes_what_it_names(seed, at):
 
 
 @given(SEEDS, st.integers(0, 400))
-def test_objects_never_overlap_and_are_all_that_hides_the_ground(seed, frame):
+@example(3868174, 0)
+def test_objects_overlap_in_blurred_edges_at_most_and_are_all_that_hides_the_ground(seed, frame):
     scene = draw_scene(random.Random(seed))
     parts = [replace(scene, things=(thing,)) for thing in scene.things]
     covered = [frames_of(Clip(part), frame, 1)[1] for part in parts]
     video, shown = frames_of(Clip(scene), frame, 1)
-    assert torch.allclose(sum(covered), shown, atol=1e-6)
+    assert (sum(covered) - shown).abs().max() < 0.1
     assert all(each.sum() > 20 for each in covered)
     ground, _ = frames_of(Clip(replace(scene, things=())), frame, 1)
     brighter = (video - ground).amax((0, 1))[shown[0] == 0]
