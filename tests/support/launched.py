@@ -18,7 +18,7 @@ _TO_8BIT = (
     "output 0", "output 1", "key_cache", "value_cache", "key_scale", "value_scale", "key_mean",
 )  # fmt: skip
 _TRANSPOSED = _QKV_WORDS + len(_TO_8BIT)
-"""Where ``ValueTranspose`` begins."""
+"""Index of the first word of ``ValueTranspose``."""
 _PORTABLE_8BIT = (
     "query", "query_scale", "key_cache", "key_scale", "value_cache", "value_scale", "value_mean",
     "valid_length", "output_scale", "output 0",
