@@ -8,7 +8,8 @@ Compiles a component of a preset in fp16 with random weights in each variant, in
 JSON to stdout: milliseconds of one replay of its CUDA graph, the variants in turns; the ratio to
 the variant without operators; the relative L2 to float32; and the time of each kernel.
 
-``matmuls measured`` has all operators, and inductor times its own matmul kernels beside cuBLAS's.
+``all`` is the engine of a build. In ``matmuls measured``, inductor also times its own matmuls
+beside cuBLAS's. Programs with a ring of several queries need a kernel that only bundles have.
 
 The default, ``denoise_shallow`` of ``svd``, is the UNet's first resolution of 14 frames of 576x1024
 with guidance: two fifths of a whole pass, and a quarter of its compilation.
@@ -28,8 +29,8 @@ from packages import compiled, constants_of, kernels, write_package
 from torch import Tensor
 from torch.export.passes import move_to_device_pass
 
+from vidc.compiler.backends.aoti import gelu_epilogues
 from vidc.compiler.backends.aoti.cuda import REWRITES, WRITTEN_ONCE, for_cuda
-from vidc.compiler.backends.aoti.group_norms import OPERATOR
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.statistics import Summary
@@ -42,16 +43,16 @@ from vidc.runtime.strict import plain
 
 TURNS, WARM_UP, FP16 = 30, 3, torch.float16
 NONE = "none"
-ALL = tuple(REWRITES)
+ALL = (*REWRITES, gelu_epilogues.NAME)
 MATMULS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
 VARIANTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     NONE: ((), {}),
     "sums written once": ((), WRITTEN_ONCE),
-    **{name: ((name,), WRITTEN_ONCE if name == OPERATOR else {}) for name in ALL},
-    "all": (ALL, WRITTEN_ONCE),
-    "matmuls measured": (ALL, {**WRITTEN_ONCE, **MATMULS}),
+    **{name: ((name,), {}) for name in ALL},
+    "all": (ALL, {}),
+    "matmuls measured": (ALL, MATMULS),
 }
-"""Fused operators that each may call, and options of inductor."""
+"""Rewrites that each may have, and options of inductor beside those that a build chooses."""
 
 
 def part_of(preset: str, component: str) -> Part:
@@ -66,13 +67,14 @@ def part_of(preset: str, component: str) -> Part:
 
 def compile_variant(preset: str, component: str, name: str, folder: Path) -> None:
     """Writes a variant's package, its constants and the names of channels-last weights."""
-    operators, options = VARIANTS[name]
+    rewrites, options = VARIANTS[name]
     part = part_of(preset, component)
     program = export_program(part.components(part.network("fp16"))[component])
-    lowered = for_cuda(program, bool(operators), without={*ALL} - {*operators})
-    if name in ALL and name not in lowered.fusion.operators:
-        raise SystemExit(f"{component} does not call {name}: leave it out of --variants")
-    write_package(lowered, folder, name, options)
+    lowered = for_cuda(program, bool(rewrites), without={*ALL} - {*rewrites})
+    found = {*lowered.fusion.operators, *([gelu_epilogues.NAME] if lowered.epilogues else [])}
+    if name in ALL and name not in found:
+        raise SystemExit(f"{component} has no {name}: leave it out of --variants")
+    write_package(lowered, folder, name, {**(lowered.inductor if rewrites else {}), **options})
 
 
 @dataclass

@@ -10,7 +10,13 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from vidc.compiler.backends.aoti import group_norms, short_attention, state_writes, winograd
+from vidc.compiler.backends.aoti import (
+    gelu_epilogues,
+    group_norms,
+    short_attention,
+    state_writes,
+    winograd,
+)
 from vidc.compiler.backends.aoti.convolution_forms import Choose, by_rule
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
 from vidc.compiler.backends.aoti.patches import convolutions, use_patches
@@ -55,12 +61,14 @@ class CudaProgram:
         channels_last: names of the weights that it reads channels last.
         fusion: the fused operators that it calls.
         single_queries: True if it had ``ring_attention`` of single queries, which is inlined.
+        epilogues: number of GELUs that its matmuls compute.
     """
 
     program: ExportedProgram
     channels_last: tuple[str, ...]
     fusion: Fusion
     single_queries: bool
+    epilogues: int
 
     @property
     def inductor(self) -> Mapping[str, Any]:
@@ -90,7 +98,8 @@ def for_cuda(
         program: an exported program, perhaps quantized; changed in place.
         fused: True to call fused operators, whose kernels must be installed.
         choose: chooses the form of each convolution that has several.
-        without: names of ``REWRITES`` that are left out, to measure what they gain.
+        without: names of ``REWRITES``, or ``gelu_epilogues.NAME``, that are left out, to measure
+            what they gain.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT``, ``VIDC-QUANTIZE-GRAPH``.
@@ -98,6 +107,7 @@ def for_cuda(
     """
     attentions = program.graph.find_nodes(op="call_function", target=ring_attention)
     single_queries = any(map(_has_single_query, attentions))
+    epilogues = 0 if gelu_epilogues.NAME in without else gelu_epilogues.use_epilogues(program)
     fusion = lower(program, fused)
     names = _convolved_weights(program)
     given = convolutions(program)
@@ -114,7 +124,7 @@ def for_cuda(
     for name in names:
         weight = program.state_dict[name]
         program.state_dict[name] = _channels_last(weight)
-    return CudaProgram(program, names, fusion, single_queries)
+    return CudaProgram(program, names, fusion, single_queries, epilogues)
 
 
 def lower(program: ExportedProgram, fused: bool) -> Fusion:

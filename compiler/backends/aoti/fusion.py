@@ -1,9 +1,9 @@
 """Fusion passes that replace operations by vidc's fused operators.
 
 An opaque operator keeps inductor from fusing across it, so measurements decide which ones are used
-(``docs/evidence/kernels.md``): the ring write, which inductor splits into three kernels, and the
-feed-forward activation, which stands alone between two matmuls. Gate, residual, norm and modulation
-have no operator, because inductor makes one kernel of them.
+(``docs/evidence/kernels.md``): the ring write, which inductor splits into three kernels, and GELU
+between two matmuls where the first one cannot compute it. Gate, residual, norm and modulation have
+no operator, because inductor makes one kernel of them.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torch.export import ExportedProgram
 
+from vidc.compiler.backends.aoti.gelu_epilogues import fits
 from vidc.compiler.backends.fused_calls import (
     RingWrite,
     call_gelus,
@@ -45,14 +46,17 @@ NOTHING = Fusion((), {}, ())
 
 
 def fusable(program: ExportedProgram) -> tuple[str, ...]:
-    """Returns the operators that ``fuse`` calls if kernels support all sizes."""
+    """Returns the operators that ``fuse`` calls if kernels support all sizes.
+
+    GELUs that become a matmul's epilogue do not count: they need no kernel of vidc's.
+    """
     found = {
         "qk_norm_rope_ring_write": [
             node
             for node in program.graph.find_nodes(op="call_function", target=qk_norm_rope)
             if not without_queries(node)
         ],
-        "gelu_quantize": gelus(program.graph),
+        "gelu_quantize": [node for node in gelus(program.graph) if not fits(node)],
     }
     return tuple(sorted(name for name, nodes in found.items() if nodes))
 
