@@ -19,8 +19,7 @@ from demo_model.loop import Training, load
 from demo_model.networks import PRESET, Sizes
 from demo_model.stages import STAGES, Plan
 
-SAVING = 15.0
-"""Seconds of a run that are left for its last checkpoint."""
+SAVING = 15.0  # Seconds of a run that are left for its last checkpoint.
 
 
 def train(options: argparse.Namespace) -> bool:

@@ -42,8 +42,7 @@ TARGETS = {
     "switch": 0.95, "long": 0.95,
 }  # fmt: skip
 ATTRIBUTES = ("color", "shape", "direction", "place")
-LATE = 5
-"""Blocks that a long run is read from."""
+LATE = 5  # Blocks that a long run is read from.
 Judged = list[tuple[list[dict[str, bool]], dict[str, float]]]
 """The scores of each clip's objects, and its PSNR against the renderer."""
 
@@ -98,15 +97,15 @@ def rate(hits: Sequence[bool]) -> dict[str, float]:
     return {"n": n, "rate": share, "low": (middle - half) / scale, "high": (middle + half) / scale}
 
 
-def medians(found: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Medians of values by name, with vidc's bootstrap intervals."""
+def medians(judged: Judged) -> dict[str, Any]:
+    """Medians of each PSNR by name, with vidc's bootstrap intervals."""
+    found = [decibels for _, decibels in judged]
     return {name: asdict(Summary.of([each[name] for each in found])) for name in found[0]}
 
 
 def hits_of(scores: Sequence[list[dict[str, bool]]]) -> dict[str, list[bool]]:
     """Hits of every object by attribute, and of every clip of two objects, from their scores."""
-    every = [thing for things in scores for thing in things]
-    found = {name: [thing[name] for thing in every] for name in ATTRIBUTES}
+    found = {name: [thing[name] for things in scores for thing in things] for name in ATTRIBUTES}
     pairs = [_right(things) for things in scores if len(things) == 2]
     return {**found, "two objects": pairs} if pairs else found
 
@@ -133,14 +132,13 @@ def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
         # The second block of the new prompt must be right.
         switched += judged(clips, range(at + 1, at + 2), at)
     ends = judged(held_out(options.long, seed + 1), range(max(0, late - LATE), late))
-    hits = hits_of([things for things, _ in prompts])
-    found: dict[str, Any] = {"psnr": medians([decibels for _, decibels in prompts])}
-    found |= {name: rate(each) for name, each in hits.items()}
+    found: dict[str, Any] = {"psnr": medians(prompts)}
+    found |= {name: rate(hits) for name, hits in hits_of([row[0] for row in prompts]).items()}
     for name, rows in (("switch", switched), ("long", ends)):
-        rights = rate([_right(things) for things, _ in rows])
-        found[name] = {**rights, "psnr": medians([decibels for _, decibels in rows])}
-    rates = {name: found[name]["rate"] for name in TARGETS if name in found}
-    found["missed"] = [name for name, least in TARGETS.items() if rates.get(name, 0) < least]
+        found[name] = {**rate([_right(things) for things, _ in rows]), "psnr": medians(rows)}
+    found["missed"] = [
+        name for name, least in TARGETS.items() if found.get(name, {"rate": 0})["rate"] < least
+    ]
     return found
 
 
@@ -170,6 +168,7 @@ def main() -> None:
     for name, count in (("prompts", 200), ("switch", 100), ("long", 100)):
         parser.add_argument(f"--{name}", type=int, default=count, help="number of clips")
     options = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = False  # Eager weights play in float32.
     with torch.no_grad():
         if options.eager:
             bundle = eager_bundle(options.path, options.batch, options.device)

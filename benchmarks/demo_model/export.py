@@ -35,8 +35,7 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> No
     tensors = {name: w.cpu().half().contiguous() for name, w in (own | done["self"]["ema"]).items()}
     if broken := [name for name, half in tensors.items() if not half.isfinite().all()]:
         raise ValueError(f"{broken[0]} has values that float16 cannot represent")
-    notice = (SHIPPED / "NOTICE.md").read_bytes()
-    text = preset.read_text()
+    notice, text = (SHIPPED / "NOTICE.md").read_bytes(), preset.read_text()
     for key in ("mean", "std"):
         values = ", ".join(f"{value:.4f}" for value in done["vae"]["facts"][key])
         text, count = re.subn(rf"latents_{key} = \[.*\]", f"latents_{key} = [{values}]", text)

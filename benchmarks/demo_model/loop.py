@@ -12,11 +12,9 @@ from demo_model.stages import Stage
 
 WARMUP, FALLING = 0.02, 0.4
 """Shares of a stage in which the learning rate rises, and falls to nothing."""
-EMA = 0.995
-ROW = 20
-"""Steps of a row of the log."""
-SAVE_SECONDS = 100.0
-"""Seconds of training that a crash may lose."""
+EMA = 0.995  # Decay of the moving mean of the weights.
+ROW = 20  # Steps of a row of the log.
+SAVE_SECONDS = 100.0  # Of training that a crash may lose.
 _NO_MUON = ("embed_tokens", "patch_embedding", "relative_attention_bias", "proj_out")
 """Parts of names of matrices that do not map features to features."""
 
@@ -94,8 +92,8 @@ class Training:
                 self._log(means)
                 rows.clear()
                 if not means["finite"]:
-                    first = self._step - ROW
-                    raise FloatingPointError(f"{self._stage.name}: no finite gradient from {first}")
+                    since = f"{self._stage.name}: no finite gradient from {self._step - ROW}"
+                    raise FloatingPointError(since)
             now = time.monotonic()
             self._seconds, before = self._seconds + now - before, now
             if ends_row and self._seconds - saved > SAVE_SECONDS:
@@ -147,5 +145,4 @@ class Training:
 
 def load(path: Path) -> dict[str, Any]:
     """Reads a checkpoint onto the CPU, without running code that it might hold."""
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return state
+    return dict(torch.load(path, map_location="cpu", weights_only=True))

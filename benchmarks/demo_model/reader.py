@@ -4,19 +4,19 @@ The reader is told the caption's ground and light, and of the objects only their
 """
 
 from dataclasses import replace
-from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d, normalize, pad
 
-from demo_model.render import OUTLINES, grid, light, render
-from demo_model.world import COLORS, DIRECTIONS, PLACES, RADII, Clip, Scene, apart, positions
+from demo_model.render import grid, light, outline, render
+from demo_model.world import COLORS, DIRECTIONS, PLACES, RADII, SHAPES, Clip, apart, positions
 
-FOREIGN = 0.14
-"""Distance in RGB (0..1) from the ground, in any shadow, at which a pixel belongs to an object."""
-LEAST_AREA = 0.4
-"""Share of the smallest object's area below which nothing is there."""
+FOREIGN = 0.14  # Distance in RGB (0..1) from the ground, in any shadow, of an object's pixels.
+LEAST_AREA = 0.4  # Share of the smallest object's area below which nothing is there.
+_Y, _X = torch.meshgrid(*[torch.linspace(-1.2, 1.2, 481)] * 2, indexing="ij")
+AREAS = {s: 2.4**2 * float((outline(s, _X, _Y) < 0).float().mean()) for s in SHAPES}
+"""Areas of shapes of radius 1."""
 
 
 def score(video: Tensor, clip: Clip, frames: Tensor) -> list[dict[str, bool]]:
@@ -54,17 +54,10 @@ def read(video: Tensor, clip: Clip, frames: Tensor) -> dict[str, Tensor]:
     least = LEAST_AREA * min(RADII.values()) ** 2 * size[0] * size[1] * len(frames)
     areas = {name: area for name, mask in masks.items() if (area := float(mask.sum())) > least}
     found = sorted(areas, key=areas.__getitem__, reverse=True)
-    return _without_edges({name: masks[name] for name in found[: len(clip.scene.things)]})
-
-
-def _without_edges(masks: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Masks without lines of pixels along another object: an edge of blue over wood is purple."""
-    kept = {}
-    for name, mask in masks.items():
-        wide = _grown(~_grown(~mask))
-        others = [other for own, other in masks.items() if own != name]
-        kept[name] = mask & (wide | ~_grown(sum(others, torch.zeros_like(mask))))
-    return kept
+    objects = {name: masks[name] for name in found[: len(clip.scene.things)]}
+    # A line of pixels along another object is an edge of it: that of blue over wood is purple.
+    near = sum(_grown(mask).int() for mask in objects.values())
+    return {n: mask & (_grown(~_grown(~mask)) | (near < 2)) for n, mask in objects.items()}
 
 
 def _grown(mask: Tensor) -> Tensor:
@@ -86,27 +79,16 @@ def _center(mask: Tensor) -> Tensor:
 
 def _shape(mask: Tensor, centers: Tensor) -> str:
     """The shape that fits best in three frames of ``[T, H, W]``."""
-    rows = torch.linspace(0, len(mask) - 1, min(len(mask), 3)).round().long().tolist()
-    overlaps = {
-        shape: sum(_overlap(mask[row], shape, centers[row]) for row in rows) for shape in OUTLINES
-    }
-    return max(overlaps, key=overlaps.__getitem__)
-
-
-@cache
-def _area(shape: str) -> float:
-    """Area of a shape of radius 1."""
-    line = torch.linspace(-1.2, 1.2, 481)
-    y, x = torch.meshgrid(line, line, indexing="ij")
-    return 2.4**2 * float((OUTLINES[shape](x, y) < 0).float().mean())
+    rows = torch.linspace(0, len(mask) - 1, min(len(mask), 3)).round().long()
+    return max(SHAPES, key=lambda s: sum(_overlap(mask[row], s, centers[row]) for row in rows))
 
 
 def _overlap(mask: Tensor, shape: str, center: Tensor) -> float:
     """Intersection over union with a shape of the mask's area and centroid."""
-    radius = max((float(mask.float().mean()) / _area(shape)) ** 0.5, 1e-3)
+    radius = max((float(mask.float().mean()) / AREAS[shape]) ** 0.5, 1e-3)
     x, y = torch.broadcast_tensors(*grid((mask.shape[0], mask.shape[1])))
     for _ in range(2):
-        inside = OUTLINES[shape](apart(x, center[0]) / radius, apart(y, center[1]) / radius) < 0
+        inside = outline(shape, apart(x, center[0]) / radius, apart(y, center[1]) / radius) < 0
         # An outline's own center is not its centroid: a triangle's lies lower.
         center = center + apart(_center(mask), _center(inside))
     return float((inside & mask).sum() / (inside | mask).sum().clamp_min(1))
@@ -124,9 +106,10 @@ def _direction(centers: Tensor, clip: Clip, index: int, frames: Tensor) -> str:
     moved, scene = apart(centers[1:], centers[:-1]), clip.shown(int(frames[0]))
     thing, distances = scene.things[index], {"none": float(moved.abs().nanmean())}
     for direction in DIRECTIONS:
-        turned = Scene((replace(thing, direction=direction),))
-        before = turned if scene is clip.scene else Scene((clip.scene.things[index],))
-        path = positions(Clip(before, turned, clip.at), 0, frames)
+        turned = replace(thing, direction=direction)
+        before = turned if scene is clip.scene else clip.scene.things[index]
+        first, later = (replace(scene, things=(each,)) for each in (before, turned))
+        path = positions(Clip(first, later, clip.at), 0, frames)
         distances[direction] = float((moved - apart(path[1:], path[:-1])).abs().nanmean())
     best, own = min(distances, key=distances.__getitem__), thing.direction
     # Half a pixel in a hundred frames: from an edge, bouncing to either side is one motion.

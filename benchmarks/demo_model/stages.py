@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from demo_model.data import Codec, Shelf, autocast, decode, draw_layout, encode
+from demo_model.data import Codec, Shelf, autocast, decode, encode
 from demo_model.graphs import Function, Replayed
 from demo_model.networks import Sizes, new_text_encoder, new_transformer, new_vae
 from demo_model.render import render
-from demo_model.stream import Streams
 from demo_model.world import PAD_ID, draw_clip
 from vidc.compiler.validate.metrics import psnr
 from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
@@ -53,8 +52,7 @@ class Stage:
     name: str
     minutes: float
     rate: float
-    codec: Codec
-    """The trained VAE, for the stages after it."""
+    codec: Codec  # The trained VAE, for the stages after it.
 
     def __init__(
         self, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any]
@@ -100,8 +98,8 @@ class Stage:
         turns = [s + choose.randrange(1, frames) if choose.random() < 0.2 else None for s in starts]
         clips = [draw_clip(choose, False, turn) for turn in turns]
         times = [start + torch.arange(frames) for start in starts]
-        draw = partial(render, size=self.sizes.stream.video, device=self.device)
-        return torch.stack([draw(*pair)[0] for pair in zip(clips, times, strict=True)])
+        size, pairs = self.sizes.stream.video, zip(clips, times, strict=True)
+        return torch.stack([render(*pair, size, self.device)[0] for pair in pairs])
 
 
 class VaeStage(Stage):
@@ -117,11 +115,9 @@ class VaeStage(Stage):
         count, latents = (3 * self.plan.vae_clips, 2) if many else (self.plan.vae_clips, 5)
         frames = self.video(self.chance(step), count, latents)
         with autocast(self.device):
-            mean, log_variance = encode(self.network, frames)
-            noise = torch.randn(mean.shape, generator=self.draws(step), device=self.device)
-            made = decode(self.network, mean + torch.exp(0.5 * log_variance) * noise)
-        error = made - frames
-        divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
+            drawn = encode(self.network, frames)
+            error = decode(self.network, drawn.sample(self.draws(step))) - frames
+        divergence = 0.5 * (drawn.mean.square() + drawn.var - 1 - drawn.logvar).mean()
         square = error.square().mean()
         loss = error.abs().mean() + 4 * square + _edges(error) + 5e-4 * divergence
         return {"loss": loss, "square": square, "divergence": divergence}
@@ -133,7 +129,7 @@ class VaeStage(Stage):
         for index in range(self.plan.measured):
             frames = self.video(self.chance(index, "measure"), self.plan.vae_clips, 5)
             with autocast(self.device):
-                mean, _ = encode(self.network, frames)
+                mean = encode(self.network, frames).mean
                 measured.append((mean, decode(self.network, mean).clamp(-1, 1), frames))
         means, made, asked = (torch.cat(each) for each in zip(*measured, strict=True))
         latents = means.transpose(0, 1).flatten(1)
@@ -207,9 +203,9 @@ class FlowStage(Stage):
 
     def create(self, done: Mapping[str, Any]) -> nn.Module:
         self._model, self._text = new_transformer(self.sizes), new_text_encoder(self.sizes)
-        # On a GPU, weights are converted once a step, however many passes there are.
-        cuda = self.device.type == "cuda"
-        self._fast = deepcopy(self._model).to(self.device, torch.bfloat16) if cuda else self._model
+        # Weights are converted once a step, however many passes there are.
+        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        self._fast = deepcopy(self._model).to(self.device, dtype)
         self._round = -1
         return nn.ModuleDict({"transformer": self._model, "text_encoder": self._text})
 
@@ -222,9 +218,8 @@ class FlowStage(Stage):
         clips = self._batch(self._shelves[index], self.plan.clips, draw)
         firsts = self._batch(self._first_blocks, self.plan.first_blocks, draw)
         embeds = self._embeds([clips[0], firsts[0]])
-        if self._fast is not self._model:
-            with torch.no_grad():
-                torch._foreach_copy_([*self._fast.parameters()], [*self._model.parameters()])
+        with torch.no_grad():
+            torch._foreach_copy_([*self._fast.parameters()], [*self._model.parameters()])
         error, first, *gradients = self._works[index]([*embeds, *clips[1:], *firsts[1:]])
         self.network.zero_grad()
         torch.autograd.backward(embeds, gradients[:2])
@@ -234,18 +229,12 @@ class FlowStage(Stage):
 
     def _render(self, choose: random.Random) -> None:
         """Renders shelves of clips and one of first blocks, and prepares their gradients."""
-        plan, spec = self.plan, self.sizes.stream
-
-        def shelf(count: int, blocks: int) -> Shelf:
-            layout = draw_layout(choose, blocks, plan.farthest)
-            return Shelf.drawn(choose, count, layout, self.codec, spec)
-
-        self._shelves = [shelf(plan.shelf_clips, plan.blocks) for _ in range(plan.shelves)]
-        self._first_blocks = shelf(plan.shelf_first_blocks, 1)
-        first, *errors = [
-            partial(self._error, each, self._steps(choose), Streams(each.layout, spec, self.device))
-            for each in (self._first_blocks, *self._shelves)
-        ]
+        plan = self.plan
+        drawn = partial(Shelf.drawn, choose, self.codec, plan.farthest)
+        self._shelves = [drawn(plan.blocks, plan.shelf_clips) for _ in range(plan.shelves)]
+        self._first_blocks = drawn(1, plan.shelf_first_blocks)
+        shelves = (self._first_blocks, *self._shelves)
+        first, *errors = [partial(self._error, each, self._steps(choose)) for each in shelves]
         self._works: list[Function] = [partial(self._gradients, each, first) for each in errors]
         if self.device.type == "cuda":
             pool = torch.cuda.graph_pool_handle()
@@ -283,7 +272,7 @@ class FlowStage(Stage):
         clean, shown = shelf.latents[rows].float(), shelf.shown[rows]
         amount = torch.rand(*clean.shape[:2], 1, 1, 1, 1, generator=draw, device=self.device)
         history = clean + self.plan.disturbance * amount * normal(clean.shape)
-        asked = clean[:, shelf.layout.known :]
+        asked = clean[:, shelf.streams.layout.known :]
         # Half of all blocks begin from pure noise, where the sampler decides what is shown.
         sigmas = torch.tensor(self.sizes.stream.sigmas, device=self.device)
         chances = torch.full_like(sigmas, 0.5 / max(1, len(sigmas) - 1))
@@ -294,15 +283,15 @@ class FlowStage(Stage):
         return shelf.tokens[rows], clean, shown, history, levels, noise
 
     def _error(
-        self, shelf: Shelf, steps: Sequence[float], streams: Streams, embeds: Tensor,
-        clean: Tensor, shown: Tensor, history: Tensor, levels: Tensor, noise: Tensor,
+        self, shelf: Shelf, steps: Sequence[float], embeds: Tensor, clean: Tensor, shown: Tensor,
+        history: Tensor, levels: Tensor, noise: Tensor,
     ) -> Tensor:  # fmt: skip
         """Mean square error of the flows of all noisy blocks, each at its own level.
 
         Histories are generated by ``steps`` of the sampler, if there are any. Embeddings are
         ``[B, P, L, E]``; the tensors after them are those of ``_batch``.
         """
-        known, start = shelf.layout.known, clean
+        streams, known, start = shelf.streams, shelf.streams.layout.known, clean
         if steps:
             start = history = streams.generate(self._fast, history, noise[1:], steps, embeds)
         level = levels[..., None, None, None, None]

@@ -13,7 +13,7 @@ from itertools import groupby
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 from vidc.exporters.parts.causal_wan import layers
 from vidc.exporters.parts.causal_wan.network import CausalWan
@@ -67,7 +67,7 @@ class Streams:
     """Passes over the segments of clips of one layout."""
 
     def __init__(self, layout: Layout, spec: StreamSpec, device: torch.device) -> None:
-        self.segments, self.spec, self._known = segments(layout, spec), spec, layout.known
+        self.segments, self.spec, self.layout = segments(layout, spec), spec, layout
         self._clean = spec.context_timestep / 1000
         rope, tokens = Rope(spec, device), spec.block * spec.frame_tokens
         self.angles = torch.empty(len(self.segments), 2, tokens, spec.head_dim // 2).to(device)
@@ -104,8 +104,14 @@ class Streams:
         for _, same in groupby(range(len(self.segments)), lambda at: self.segments[at].reads):
             group = [*same]  # One segment, or those that a switch recomputes together.
             if (first := self.segments[group[0]]).noisy:
-                own = noise[:, :, first.index - self._known]
-                read[first.index] = run.sample(group[0], own, sigmas)
+                own = noise[:, :, first.index - self.layout.known]
+                latent = own[0]
+                for step, sigma in enumerate(sigmas):
+                    if step:
+                        latent = torch.lerp(latent, own[step], sigma)
+                    level = latent.new_full((len(latent), 1), sigma)
+                    latent = latent - sigma * run(group, latent[:, None], level)[:, 0]
+                read[first.index] = latent
             else:
                 latents = torch.stack([read[self.segments[at].index] for at in group], 1)
                 run(group, latents, latents.new_full(latents.shape[:2], self._clean))
@@ -132,40 +138,24 @@ class Pass:
         time, modulation = model.condition_embedder.time(times, model.dtype)
         rope = torch.cat([self._streams.angles[at] for at in group], 1)
         x = model.patchify(latents.flatten(1, 2))
-        for layer in range(len(self._cached)):
-            x = self._layer(layer, x, modulation, rope, group)
+        segments = [self._streams.segments[at] for at in group]
+        for block, texts, cached in zip(model.layers, self._texts, self._cached, strict=True):
+            _, _, gate, shift, scale, ffn_gate = block.modulation(modulation)
+            normed = block.attention_input(x, modulation)
+            queries = layers.rotate(block.attn1.queries(normed), *rope)
+            keys = layers.rotate(block.attn1.keys(normed), *rope)
+            pair = torch.stack([keys, block.attn1.values(normed)])
+            cached |= zip(group, pair.chunk(len(group), 2), strict=True)
+            past = [torch.cat([cached[read] for read in each.reads], 2) for each in segments]
+            x = layers.gated_residual(x, block.attn1.out(attention(queries, past)), gate)
+            normed = layers.layer_norm(x, block.eps, block.norm2).to(block.dtype)
+            text = [texts[each.prompt] for each in segments]
+            x = x + block.attn2.out(attention(block.attn2.queries(normed), text))
+            hidden = block.ffn(layers.modulated_norm(x, shift, scale, block.eps).to(block.dtype))
+            x = layers.gated_residual(x, hidden, ffn_gate)
         rows, blocks = self._streams.spec.grid[0], (len(group), -1)
         flows: Tensor = model.head(x, time, rows).unflatten(1, blocks)
         return flows
-
-    def sample(self, segment: int, noise: Tensor, sigmas: Sequence[float]) -> Tensor:
-        """Samples a segment's block from noise ``[steps, B, F, C, h, w]``."""
-        latent = noise[0]
-        for step, sigma in enumerate(sigmas):
-            if step:
-                latent = torch.lerp(latent, noise[step], sigma)
-            flow = self([segment], latent[:, None], latent.new_full((len(latent), 1), sigma))
-            latent = latent - sigma * flow[:, 0]
-        return latent
-
-    def _layer(
-        self, layer: int, x: Tensor, modulation: Tensor, rope: Tensor, group: Sequence[int]
-    ) -> Tensor:
-        """Runs one layer on tokens ``[B, G T, dim]``; later segments can read them."""
-        block, texts, cached = self._model.layers[layer], self._texts[layer], self._cached[layer]
-        segments = [self._streams.segments[at] for at in group]
-        _, _, gate, shift, scale, ffn_gate = block.modulation(modulation)
-        normed = block.attention_input(x, modulation)
-        queries = layers.rotate(block.attn1.queries(normed), *rope)
-        keys = layers.rotate(block.attn1.keys(normed), *rope)
-        pair = torch.stack([keys, block.attn1.values(normed)])
-        cached |= zip(group, pair.chunk(len(group), 2), strict=True)
-        past = [torch.cat([cached[read] for read in each.reads], 2) for each in segments]
-        x = layers.gated_residual(x, block.attn1.out(attention(queries, past)), gate)
-        queries = block.attn2.queries(layers.layer_norm(x, block.eps, block.norm2).to(block.dtype))
-        x = x + block.attn2.out(attention(queries, [texts[each.prompt] for each in segments]))
-        hidden = block.ffn(layers.modulated_norm(x, shift, scale, block.eps).to(block.dtype))
-        return layers.gated_residual(x, hidden, ffn_gate)
 
 
 def attention(queries: Tensor, read: Sequence[Tensor]) -> Tensor:
@@ -173,5 +163,5 @@ def attention(queries: Tensor, read: Sequence[Tensor]) -> Tensor:
     made = []
     for own, (keys, values) in zip(queries.chunk(len(read), 1), read, strict=True):
         q, k, v = (each.transpose(1, 2) for each in (own, keys, values))
-        made.append(F.scaled_dot_product_attention(q, k, v))
+        made.append(scaled_dot_product_attention(q, k, v))
     return torch.cat(made, 2).transpose(1, 2)

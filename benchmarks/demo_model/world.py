@@ -28,24 +28,20 @@ SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
 RADII = {"small": 0.105, "": 0.13, "big": 0.155}
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 MANNERS = ("moving", "bouncing")
-PERIODS = {"slowly": 16, "": 8, "quickly": 4}
-"""Blocks after which a motion repeats."""
+PERIODS = {"slowly": 16, "": 8, "quickly": 4}  # Blocks after which a motion repeats.
 PLACES = {
     "the upper left": (0, 0), "the top": (1, 0), "the upper right": (2, 0),
     "the left": (0, 1), "": (1, 1), "the right": (2, 1),
     "the lower left": (0, 2), "the bottom": (1, 2), "the lower right": (2, 2),
 }  # fmt: skip
 """Column and row of three; without a place an object begins in the middle."""
+WORDS = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)  # Of a ``Thing``'s fields.
 GROUNDS = ("", "grass", "sand", "brick", "wood", "cloth")
 LIGHTS = ("", "at dusk", "in pulsing light", "in sweeping light")
 PAD_ID, END_ID, UNKNOWN = 0, 1, "<unk>"
-LENGTH = 32
-"""Tokens of every caption; the longest one has 29 with its end."""
-
-BLOCK = 12
-"""Video frames of every block but the first, which has three fewer."""
-LOWEST, HIGHEST = 1 / 6, 5 / 6
-"""Centers of the outer places, at which bouncing objects turn."""
+LENGTH = 32  # Tokens of every caption; the longest one has 29 with its end.
+BLOCK = 12  # Video frames of every block but the first, which has three fewer.
+LOWEST, HIGHEST = 1 / 6, 5 / 6  # Centers of the outer places, at which bouncing objects turn.
 
 
 @dataclass(frozen=True)
@@ -120,41 +116,34 @@ class Clip:
         return self.later if self.later is not None and frame >= self.at else self.scene
 
 
-def draw_clip(choose: random.Random, held_out: bool, at: int | None = None) -> Clip:
-    """A random clip, with a prompt switch at frame ``at`` if it is given.
-
-    Its last scene is held out of training; or, with ``held_out`` False, none is.
-    """
-    while True:
-        scene = draw_scene(choose, None if held_out and at is not None else held_out)
-        if at is None:
-            return Clip(scene)
-        if later := draw_switch(scene, choose, held_out):
-            return Clip(scene, later, at)
-
-
 def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
     """A random scene, every second one of two objects, with this ``held_out`` if given."""
-    tables = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)
     count = choose.choice((1, 2))
     while True:
-        drawn = [[choose.choice([*table]) for table in tables] for _ in range(count)]
+        drawn = [[choose.choice([*table]) for table in WORDS] for _ in range(count)]
         things = tuple(Thing(*words) for words in drawn)
         scene = Scene(things, choose.choice(GROUNDS), choose.choice(LIGHTS))
         if scene.possible and held_out in (None, scene.held_out):
             return scene
 
 
-def draw_switch(scene: Scene, choose: random.Random, held_out: bool | None = None) -> Scene | None:
-    """The scene with another color or direction of one object; None if none was found."""
-    for _ in range(200):
-        things, index = [*scene.things], choose.randrange(len(scene.things))
-        field, table = choose.choice([("color", [*COLORS]), ("direction", [*DIRECTIONS])])
-        things[index] = replace(things[index], **{field: choose.choice(table)})
-        later = replace(scene, things=tuple(things))
-        if later.possible and later != scene and held_out in (None, later.held_out):
-            return later
-    return None
+def draw_clip(choose: random.Random, held_out: bool | None = None, at: int | None = None) -> Clip:
+    """A random clip, with a prompt switch at frame ``at`` if it is given.
+
+    The later scene has another color or direction of one object. The last scene has this
+    ``held_out`` if given; with False, neither scene is held out.
+    """
+    if at is None:
+        return Clip(draw_scene(choose, held_out))
+    while True:
+        scene = draw_scene(choose, None if held_out else held_out)
+        for _ in range(200):  # Not every scene has a later one that is held out.
+            things, index = [*scene.things], choose.randrange(len(scene.things))
+            field, table = choose.choice([("color", [*COLORS]), ("direction", [*DIRECTIONS])])
+            things[index] = replace(things[index], **{field: choose.choice(table)})
+            later = replace(scene, things=tuple(things))
+            if later.possible and later != scene and held_out in (None, later.held_out):
+                return Clip(scene, later, at)
 
 
 def first_frame(block: int) -> int:
@@ -192,11 +181,9 @@ def _path(thing: Thing, start: Tensor, elapsed: Tensor) -> Tensor:
 
 def vocabulary() -> list[str]:
     """Every token, in the order of their ids."""
-    things = (COLORS, SHAPES, RADII, DIRECTIONS, MANNERS, PERIODS, PLACES)
-    words = {
-        word for table in (*things, GROUNDS, LIGHTS) for entry in table for word in entry.split()
-    }
-    return ["<pad>", "</s>", UNKNOWN, *sorted(words | {"a", "and", "from", "over"})]
+    tables = (*WORDS, GROUNDS, LIGHTS, ["a and from over"])
+    words = {word for table in tables for entry in table for word in entry.split()}
+    return ["<pad>", "</s>", UNKNOWN, *sorted(words)]
 
 
 def tokenizer() -> Tokenizer:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from demo_model import world
 from demo_model.render import render
-from demo_model.world import Clip, apart, draw_scene, draw_switch, positions
+from demo_model.world import Clip, apart, draw_clip, draw_scene, positions
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -54,10 +54,9 @@ def test_objects_move_evenly_and_repeat_after_their_period(seed, frame):
 
 @given(SEEDS, st.integers(1, 300))
 def test_a_switch_keeps_places_and_changes_what_it_names(seed, at):
-    choose = random.Random(seed)
-    scene = draw_scene(choose)
-    before, after = Clip(scene), Clip(scene, draw_switch(scene, choose), at)
-    for index, (old, new) in enumerate(zip(scene.things, after.later.things, strict=True)):
+    after = draw_clip(random.Random(seed), at=at)
+    before = Clip(after.scene)
+    for index, (old, new) in enumerate(zip(after.scene.things, after.later.things, strict=True)):
         assert replace(new, color=old.color, direction=old.direction) == old
         first, second = (positions(each, index, at + torch.arange(4)) for each in (before, after))
         assert torch.equal(first[0], second[0])
