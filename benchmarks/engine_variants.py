@@ -1,4 +1,4 @@
-"""Times an engine on a GPU with and without fused operators, and with measured matmuls.
+"""Times an engine on a GPU with and without rewrites of its graph, and with measured matmuls.
 
     python benchmarks/engine_variants.py > svd.json
     python benchmarks/engine_variants.py --preset oasis-500m --component denoise \\
@@ -6,10 +6,11 @@
 
 Compiles a component of a preset in fp16 with random weights in each variant, in parallel. Writes
 JSON to stdout: milliseconds of one replay of its CUDA graph, the variants in turns; the ratio to
-the variant without operators; the relative L2 to float32; and the time of each kernel.
+the variant without rewrites; the relative L2 to float32; and the time of each kernel.
 
-``all`` is the engine of a build. In ``matmuls measured``, inductor also times its own matmuls
-beside cuBLAS's. Programs with a ring of several queries need a kernel that only bundles have.
+``all`` has every rewrite of a build; forms of convolutions are chosen by rule, where a build times
+them. In ``matmuls measured``, inductor also times its own matmuls beside cuBLAS's. Attention with
+several queries is not supported here: only bundles contain its compiled kernel.
 
 The default, ``denoise_shallow`` of ``svd``, is the UNet's first resolution of 14 frames of 576x1024
 with guidance: two fifths of a whole pass, and a quarter of its compilation.
@@ -52,7 +53,7 @@ VARIANTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "all": (ALL, {}),
     "matmuls measured": (ALL, MATMULS),
 }
-"""Rewrites that each may have, and options of inductor beside those that a build chooses."""
+"""Each variant's rewrites, and options of inductor besides a build's."""
 
 
 def part_of(preset: str, component: str) -> Part:
@@ -114,7 +115,7 @@ def drawn(part: Part, key: str) -> Tensor:
 
 
 def inputs(part: Part, component: str) -> list[Tensor]:
-    """Random inputs and states. Weights of mixers are from 0 to 1, whole numbers are 1."""
+    """Random inputs and states. Timesteps and clip weights are in [0, 1]; integers are 1."""
     signature = part.components(part.network("fp16"))[component].signature
     generator = torch.Generator().manual_seed(3)
 
@@ -150,6 +151,7 @@ def float32_result(part: Part, component: str, given: list[Tensor]) -> Tensor:
 
 
 def measure(part: Part, component: str, names: list[str], folder: Path) -> dict[str, Any]:
+    """Returns each variant's error, samples, median, kernels and verdict against ``none``."""
     given, clock = inputs(part, component), Clock(torch.device("cuda"))
     wanted = float32_result(part, component, given)
     torch.cuda.empty_cache()
@@ -177,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="svd")
     parser.add_argument("--component", default="denoise_shallow")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=[NONE, *REWRITES, "all"])
     options = parser.parse_args()
     preset, component = options.preset, options.component
     part, names = part_of(preset, component), list(dict.fromkeys([NONE, *options.variants]))

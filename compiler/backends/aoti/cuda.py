@@ -43,12 +43,11 @@ REWRITES: Mapping[str, Callable[[ExportedProgram], tuple[str, ...]]] = {
 }
 """Rewrites of a graph that call a fused operator and can be left out, by the operator's name."""
 WRITTEN_ONCE: Mapping[str, Any] = {
-    # By default inductor computes what up to four kernels read anew in each of them, and once more
-    # for an operator that is opaque to it.
+    # Inductor writes a value that several kernels read, instead of computing it in each of them.
     "realize_reads_threshold": 1,
 }
-"""Options of inductor for a program that normalizes groups with the operator, or whose attention of
-single queries inductor compiles: its sums and its softmax would both rotate queries and keys."""
+"""Options of inductor for a program that calls ``group_norm_silu`` or has attention of single
+queries, where two kernels would rotate queries and keys."""
 _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
 
 
@@ -90,9 +89,10 @@ def for_cuda(
     """Lowers a program for a Hopper GPU.
 
     Ring writes outside fused operators are inlined, so that inductor fuses them with the norm and
-    rotation before. Convolution weights become channels last, so that inductor writes the input in
-    the layout of cuDNN, which otherwise transposes it in every call. Filters that are computed from
-    weights in every call have that layout too.
+    rotation before. GELUs move into matmuls, whatever ``fused`` is. Convolution weights become
+    channels last, so that inductor writes the input in cuDNN's layout; otherwise cuDNN transposes
+    the input in every call. Filters that are computed from weights in every call have that layout
+    too.
 
     Args:
         program: an exported program, perhaps quantized; changed in place.

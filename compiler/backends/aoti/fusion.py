@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torch.export import ExportedProgram
 
-from vidc.compiler.backends.aoti.gelu_epilogues import fits
+from vidc.compiler.backends.aoti.gelu_epilogues import can_be_epilogue
 from vidc.compiler.backends.fused_calls import (
     RingWrite,
     call_gelus,
@@ -56,7 +56,7 @@ def fusable(program: ExportedProgram) -> tuple[str, ...]:
             for node in program.graph.find_nodes(op="call_function", target=qk_norm_rope)
             if not without_queries(node)
         ],
-        "gelu_quantize": [node for node in gelus(program.graph) if not fits(node)],
+        "gelu_quantize": [node for node in gelus(program.graph) if not can_be_epilogue(node)],
     }
     return tuple(sorted(name for name, nodes in found.items() if nodes))
 
@@ -65,8 +65,9 @@ def fuse(program: ExportedProgram) -> Fusion:
     """Replaces operations of a program by fused operators.
 
     The three projections of each self-attention become one matmul with packed weights, whose result
-    ``qk_norm_rope_ring_write`` takes, if all three have the same format. GELU becomes
-    ``gelu_quantize``. Calls with sizes that no kernel supports are left unfused.
+    ``qk_norm_rope_ring_write`` takes, if all three have the same format. GELUs that are not in a
+    matmul's epilogue become ``gelu_quantize``. Calls with sizes that no kernel supports are left
+    unfused.
 
     Args:
         program: an exported program; changed in place.

@@ -16,9 +16,9 @@ from vidc.compiler.backends.fused_calls import gelus
 from vidc.exporters.lowering import insert
 
 NAME = "gelu_epilogues"
-"""Name of the rewrite among those that can be left out."""
+"""Name for ``without`` of ``for_cuda``."""
 aten = torch.ops.aten
-_HALVES = (torch.bfloat16, torch.float16)
+_16_BIT = (torch.bfloat16, torch.float16)
 
 
 def use_epilogues(program: ExportedProgram) -> int:
@@ -27,7 +27,7 @@ def use_epilogues(program: ExportedProgram) -> int:
     A layer needs a bias, and nothing else may read its result. On a CPU PyTorch computes GELU by
     the error function instead, which differs by at most 5e-4.
     """
-    found = [node for node in gelus(program.graph) if fits(node)]
+    found = [node for node in gelus(program.graph) if can_be_epilogue(node)]
     for node in found:
         with program.graph.inserting_before(node):
             node.replace_all_uses_with(insert(program.graph, _linear_gelu, node.args[0].args))
@@ -37,11 +37,11 @@ def use_epilogues(program: ExportedProgram) -> int:
     return len(found)
 
 
-def fits(gelu: fx.Node) -> bool:
-    """Returns True for a GELU that ``use_epilogues`` moves."""
+def can_be_epilogue(gelu: fx.Node) -> bool:
+    """Returns True if a GELU follows a 16-bit linear layer with a bias that nothing else reads."""
     source: Any = gelu.args[0]
     biased = source.target is aten.linear.default and len(source.args) == 3
-    return biased and len(source.users) == 1 and source.meta["val"].dtype in _HALVES
+    return biased and len(source.users) == 1 and source.meta["val"].dtype in _16_BIT
 
 
 def _linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
