@@ -38,10 +38,16 @@ def use_epilogues(program: ExportedProgram) -> int:
 
 
 def can_be_epilogue(gelu: fx.Node) -> bool:
-    """Returns True if a GELU follows a 16-bit linear layer with a bias that nothing else reads."""
+    """Returns True if a GELU follows a 16-bit linear layer with a bias that nothing else reads.
+
+    The layer's input must have a dimension beside its features.
+    """
     source: Any = gelu.args[0]
     biased = source.target is aten.linear.default and len(source.args) == 3
-    return biased and len(source.users) == 1 and source.meta["val"].dtype in _16_BIT
+    if not biased or len(source.users) > 1:
+        return False
+    value = source.meta["val"]
+    return value.dim() > 1 and value.dtype in _16_BIT
 
 
 def _linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
