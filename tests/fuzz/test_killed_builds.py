@@ -18,7 +18,7 @@ from killed_builds import Harness, running
 from vidc.runtime import load
 
 PUBLISH = """
-import shutil, sys
+import random, shutil, sys, time
 from pathlib import Path
 from vidc.compiler.store.publish import replacing
 
@@ -28,6 +28,8 @@ while True:
         with replacing(output, "package") as staging:
             shutil.copytree(bundle, staging, dirs_exist_ok=True)
         print(bundle, flush=True)
+        # Uneven pauses: the reader's loads must not end in step with one of the bundles.
+        time.sleep(random.uniform(0, 0.05))
 """
 
 
