@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,6 +84,21 @@ def draw_layout(choose: random.Random, blocks: int, farthest: int) -> Layout:
     return Layout(positions, known, switch)
 
 
+def draw_switch(choose: random.Random, at: int) -> Clip:
+    """A random clip with a prompt switch; more than half of them turn a bouncing object.
+
+    That switch is the hardest to follow: an object that moves against its caption may also be on
+    its way back from an edge.
+    """
+    any_switch = choose.random() < 0.5
+    while True:
+        clip = draw_clip(choose, False, at)
+        pairs = zip(clip.scene.things, clip.shown(at).things, strict=True)
+        turned = any(a.manner == "bouncing" and a.direction != b.direction for a, b in pairs)
+        if any_switch or turned:
+            return clip
+
+
 @dataclass(frozen=True)
 class Shelf:
     """Encoded clips of one layout."""
@@ -100,7 +116,8 @@ class Shelf:
         layout = draw_layout(choose, blocks, farthest)
         positions, streams = layout.positions, Streams(layout, codec.spec, codec.mean.device)
         at = None if layout.switch is None else first_frame(positions[layout.switch])
-        clips = [draw_clip(choose, False, at) for _ in range(count)]
+        draw = partial(draw_clip, choose, False) if at is None else partial(draw_switch, choose, at)
+        clips = [draw() for _ in range(count)]
         # A stretch that begins later is encoded from one block before, which is dropped.
         stretches = [positions[:1], positions[1:]] if layout.known else [positions]
         parts = [encoded(codec, clips, each[0], len(each)) for each in stretches]
