@@ -124,7 +124,12 @@ class OnnxRuntimeEngine:
         self._written = [s for s in signature.states if s.writes]
         self._flipped = [s.name for s in self._written if not s.in_place]
         self._graphs: dict[tuple[int, ...], int] = {}
-        """Graph number of each set of buffer addresses; a captured graph works on one set."""
+        """Graph number of each set of buffer addresses; a captured graph works on one set.
+
+        Addresses keep no tensor alive. An entry stays when its session closes: ONNX Runtime's CUDA
+        provider has no way to drop a captured graph, and ``release_captured_graph`` does nothing
+        there. A later session at the same addresses replays it; at others, it adds a graph.
+        """
         for name, tensor in given.items():
             self._binding.bind_input(name, *_described(tensor, DTYPE_NAMES[tensor.dtype]))
 

@@ -9,7 +9,7 @@ from vidc.runtime.graphs import Work
 from vidc.runtime.noise import THREADS, NoiseSource
 from vidc.runtime.programs.action_spec import ActionSpec
 from vidc.runtime.programs.base import LATENTS, Session
-from vidc.runtime.programs.world_inputs import NOISE, action_of
+from vidc.runtime.programs.world_inputs import NOISE, action_of, pixels_of
 
 S = TypeVar("S", bound=ActionSpec)
 
@@ -61,6 +61,13 @@ class Acting(Session[S]):
         self._source = NoiseSource(self.seed, steps, (values,), device)
         self.blocks = 0
         """Frames generated so far."""
+
+    def _past_frames(
+        self, name: str, value: object, shape: tuple[int, ...] | None = None
+    ) -> Tensor:
+        """Returns past frames from a caller in float32, from -1 to 1; as ``pixels_of``."""
+        resources = self._resources
+        return pixels_of(name, value, shape, resources.device, resources.strict)
 
     def _past_actions(self, actions: Tensor | None) -> Tensor:
         """Returns the actions of past frames from a caller, ``[past, inputs]``; none by default.

@@ -12,7 +12,7 @@ from vidc.runtime.programs.acting import Acting, shift
 from vidc.runtime.programs.base import FRAMES, LATENTS, Resources
 from vidc.runtime.programs.latent_world_spec import LatentWorldSpec
 from vidc.runtime.programs.pixels import COLORS, levels
-from vidc.runtime.programs.world_inputs import images_of, pixels_of
+from vidc.runtime.programs.world_inputs import images_of
 
 _PAST = Input(
     "past", "VIDC-SESSION-START", "pass past frames, or their latents, in the sizes of the model"
@@ -61,11 +61,9 @@ class LatentWorld(Acting[LatentWorldSpec]):
         pixels = None
         if isinstance(past, Tensor) and past.ndim == 4 and past.shape[1] == COLORS:
             shape = (spec.past, COLORS, *spec.video)
-            pixels = pixels_of("past", past, shape, self._resources.device)
+            pixels = self._past_frames("past", past, shape)
         else:
-            past = _PAST.checked(
-                past, (spec.past, *spec.latent), torch.float32, self._resources.device
-            )
+            past = self._take(_PAST, past, (spec.past, *spec.latent))
         with self._turn(LATENTS, work="the start"):
             latents = past if pixels is None else self._encoded(pixels)
             self._states["past"].copy_(latents.reshape(spec.past_shape))
@@ -83,9 +81,7 @@ class LatentWorld(Acting[LatentWorldSpec]):
         """
         count = len(images) if isinstance(images, Tensor) and images.ndim else 1
         used = min(max(count, 1), self.spec.past)
-        pixels = pixels_of(
-            "images", images_of(images, self.spec, used), None, self._resources.device
-        )
+        pixels = self._past_frames("images", images_of(images, self.spec, used))
         with self._turn(LATENTS, work="the start"):
             latents = self._encoded(pixels)
             first = latents[:1].expand(self.spec.past - used, -1, -1, -1)

@@ -14,7 +14,7 @@ from vidc.runtime.programs.base import FRAMES, LATENTS, Resources
 from vidc.runtime.programs.pixels import COLORS, levels
 from vidc.runtime.programs.ring_world_spec import RingWorldSpec
 from vidc.runtime.programs.rope import frequencies
-from vidc.runtime.programs.world_inputs import action_of, images_of, pixels_of
+from vidc.runtime.programs.world_inputs import action_of, images_of
 from vidc.runtime.states import Buffers, States
 
 _NOISE_LIMIT = 20.0
@@ -60,6 +60,7 @@ class RingWorld(Acting[RingWorldSpec]):
 
         Raises:
             UsageError: ``VIDC-SESSION-START``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
         """
         count = len(images) if isinstance(images, Tensor) and images.ndim else 1
         self.spawn(images_of(images, self.spec, min(count, self.spec.window)))
@@ -76,22 +77,24 @@ class RingWorld(Acting[RingWorldSpec]):
 
         Raises:
             UsageError: ``VIDC-SESSION-START``, ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
         """
         spec, device = self.spec, self._resources.device
         count = len(low) if isinstance(low, Tensor) and low.ndim else 1
         shape = (min(max(count, 1), spec.window), COLORS, *spec.video)
-        frames = pixels_of("frames", low, shape, device)
+        frames = self._past_frames("frames", low, shape)
         rows = torch.zeros(shape[0], spec.actions, device=device)
         if actions is not None:
             rows = action_of(actions, spec, tuple(rows.shape), device)
         with self._turn(LATENTS, work="the start"):
-            next_action = self._action.clone()
+            next_action, latent = self._action.clone(), self._buffers["vae_encode"]["latent"]
             self._position.zero_()
             for frame, action in zip(frames.split(1), rows, strict=True):
                 self._buffers["vae_encode"].set({"image": frame})
                 self._replay_encoder()
+                self._watch(LATENTS, latent)
                 self._action.copy_(action)
-                self._remember(self._buffers["vae_encode"]["latent"])
+                self._remember(latent)
             self._action.copy_(next_action)
 
     def step(self, noise: Tensor | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from vidc.runtime.graphs import Runners
 from vidc.runtime.programs.acting import Acting, shift
 from vidc.runtime.programs.base import FRAMES, LATENTS
 from vidc.runtime.programs.pixels import COLORS
-from vidc.runtime.programs.world_inputs import FRAME, images_of, pixels_of
+from vidc.runtime.programs.world_inputs import FRAME, images_of
 from vidc.runtime.programs.world_spec import SamplerSpec, WorldSpec
 
 
@@ -56,14 +56,14 @@ class World(Acting[WorldSpec]):
         Raises:
             UsageError: ``VIDC-SESSION-START``, ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
         """
-        spec, device = self.spec, self._resources.device
-        frames = pixels_of("low", low, (spec.past, COLORS, *spec.low), device)
+        spec = self.spec
+        frames = self._past_frames("low", low, (spec.past, COLORS, *spec.low))
         rows = self._past_actions(actions)
         newest = None
         if spec.past_full:
             count = len(full) if isinstance(full, Tensor) and full.ndim else spec.past_full
             shape = (max(count, spec.past_full), COLORS, *spec.frame_size)
-            newest = pixels_of("full", full, shape, device)[-spec.past_full :]
+            newest = self._past_frames("full", full, shape)[-spec.past_full :]
         with self._turn(LATENTS, retryable=True):
             self._states["past.low"].copy_(frames.reshape(spec.past_shape))
             self._states["actions"].copy_(rows[None])
@@ -84,7 +84,7 @@ class World(Acting[WorldSpec]):
         """
         spec = self.spec
         needed = max(spec.past, spec.past_full)
-        full = pixels_of("images", images_of(images, spec, needed), None, self._resources.device)
+        full = self._past_frames("images", images_of(images, spec, needed))
         low = full
         if spec.factor > 1:
             low = functional.interpolate(full, spec.low, mode="bicubic", antialias=True)

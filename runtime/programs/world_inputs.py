@@ -86,7 +86,11 @@ def _one_hot(value: object, inputs: int, dimensions: int) -> object:
 
 
 def pixels_of(
-    name: str, value: object, shape: tuple[int, ...] | None, device: torch.device
+    name: str,
+    value: object,
+    shape: tuple[int, ...] | None,
+    device: torch.device,
+    finite: bool = True,
 ) -> Tensor:
     """Returns frames in float32 from -1 to 1.
 
@@ -95,6 +99,7 @@ def pixels_of(
         value: uint8, or floating point from -1 to 1.
         shape: expected; None if the caller has checked it.
         device: of the session.
+        finite: True to refuse NaN and infinities, too.
 
     Raises:
         UsageError: ``VIDC-SESSION-START``, ``VIDC-SESSION-FINITE``.
@@ -103,8 +108,8 @@ def pixels_of(
         value = value.float().div(255).mul(2).sub(1)
     expected = tuple(value.shape) if shape is None and isinstance(value, Tensor) else shape or ()
     start = Input(name, "VIDC-SESSION-START", _START_HINT)
-    frames = start.checked(value, expected, torch.float32, device)
-    if bool((frames.abs() > 1).any()):
+    frames = start.checked(value, expected, torch.float32, device, finite)
+    if bool(((frames.abs() > 1) & frames.isfinite()).any()):
         raise UsageError("VIDC-SESSION-START", f"{name} has values outside -1 to 1", _START_HINT)
     return frames
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import diamond_models
@@ -21,36 +21,33 @@ class Case:
     Attributes:
         pair: makes a model and its oracle, with some tables replaced.
         small: tables under which a frame takes milliseconds.
-        begin: puts a session into a start state that is drawn from a seed.
+        start: draws the arguments of ``spawn`` for a model from a seed.
         actions: draws so many actions for a model.
     """
 
     pair: Callable[..., Any]
     small: dict[str, dict[str, Any]]
-    begin: Callable[[Any, Any, int], None]
+    start: Callable[[Any, int], tuple[Any, ...]]
     actions: Callable[[Any, int], Any]
 
 
-def spawn_diamond(session, model, seed):
-    session.spawn(*diamond_models.start_of(model, seed))
+def gamengen_start(model, seed):
+    return gamengen_models.start_of(model, seed)[:1]
 
 
-def spawn_gamengen(session, model, seed):
-    session.spawn(gamengen_models.start_of(model, seed)[0])
-
-
-def start_oasis(session, model, seed):
-    session.start(oasis_models.images_of(model, 2, seed))
+def oasis_start(model, seed):
+    frames = oasis_models.images_of(model, 2, seed).permute(0, 3, 1, 2)
+    return (frames.float() / 127.5 - 1,)
 
 
 CASES = {
     "world": Case(
-        diamond_models.pair, {"frames": {"height": 4, "width": 4}}, spawn_diamond,
-        diamond_models.actions_of,
+        diamond_models.pair, {"frames": {"height": 4, "width": 4}},
+        diamond_models.start_of, diamond_models.actions_of,
     ),
     "latent_world": Case(
         gamengen_models.pair, {"frames": {"height": 40, "width": 40}, "sampler": {"steps": 1}},
-        spawn_gamengen, gamengen_models.actions_of,
+        gamengen_start, gamengen_models.actions_of,
     ),
     "ring_world": Case(
         oasis_models.pair,
@@ -58,7 +55,7 @@ CASES = {
             "model": {"dim": 16, "heads": 2, "layers": 1}, "stream": {"height": 20, "width": 20},
             "vae": {"dim": 32, "decoder_layers": 1}, "sampler": {"steps": 2},
         },
-        start_oasis, oasis_models.actions_of,
+        oasis_start, oasis_models.actions_of,
     ),
 }  # fmt: skip
 
@@ -80,13 +77,13 @@ class Begun:
     def engines(self):
         return self._player.resources.engines
 
-    def open(self, seed=0):
+    def open(self, seed=0, strict=True):
         """Returns a new session."""
-        return self._player.program(self._player.resources, seed)
+        return self._player.program(replace(self._player.resources, strict=strict), seed)
 
     def begin(self, session, seed):
         """Gives a session a start state."""
-        self.case.begin(session, self.model, seed)
+        session.spawn(*self.case.start(self.model, seed))
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -156,6 +153,16 @@ def test_refuses_images_of_another_size(world):
             session.start(images)
     untouched.reset()
     assert session.step().equal(untouched.step())
+
+
+def test_only_strict_sessions_refuse_a_start_that_is_not_finite(world):
+    first, *others = world.case.start(world.model, 1)
+    with pytest.raises(UsageError, match="VIDC-SESSION-FINITE"):
+        world.open().spawn(first * torch.nan, *others)
+    for wrong in (torch.nan, torch.inf):
+        session = world.open(strict=False)
+        session.spawn(torch.full_like(first, wrong), *others)
+        session.step()
 
 
 def test_refuses_noise_and_latents_of_another_size(world):

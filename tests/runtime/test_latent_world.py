@@ -35,7 +35,7 @@ def made():
 
 def open_session(made, seed=0, engines=None):
     player = made.player if engines is None else made.player.with_engines(engines)
-    return player.program(player.resources, seed)
+    return player.program(replace(player.resources, strict=True), seed)
 
 
 class Watched(Wrapper):

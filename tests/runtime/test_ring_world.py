@@ -14,7 +14,7 @@ from vidc.runtime.engines import Wrapper
 
 def open_session(made, seed=0, engines=None):
     found = made.player if engines is None else made.player.with_engines(engines)
-    return found.program(found.resources, seed)
+    return found.program(replace(found.resources, strict=True), seed)
 
 
 def noise_of(session, count, seed=5):
@@ -335,3 +335,17 @@ def test_frames_that_are_not_finite_end_the_session(part):
     for _ in range(2):
         with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
             session.step()
+
+
+def test_a_start_whose_latents_are_not_finite_ends_the_session():
+    class Broken(Wrapper):
+        def run(self, buffers, states):
+            self._engine.run(buffers, states)
+            buffers["latent"].view(-1)[0] = torch.nan
+
+    made = pair()
+    engines = made.engines
+    session = open_session(made, engines=engines | {"vae_encode": Broken(engines["vae_encode"])})
+    for _ in range(2):
+        with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
+            session.start(images_of(made.model, 1))

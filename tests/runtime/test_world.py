@@ -18,7 +18,7 @@ SMALL = {"frames": {"height": 5, "width": 7}}
 
 def open_session(made, seed=0, engines=None):
     found = made.player if engines is None else made.player.with_engines(engines)
-    return found.program(found.resources, seed)
+    return found.program(replace(found.resources, strict=True), seed)
 
 
 class Drawn:

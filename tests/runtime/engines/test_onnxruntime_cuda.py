@@ -3,6 +3,7 @@
 ONNX Runtime computes them on a CPU here, once as itself and once behind a stand-in for its CUDA.
 """
 
+import weakref
 from dataclasses import replace
 
 import fake_cuda
@@ -131,6 +132,20 @@ def test_each_of_two_buffers_has_a_graph(config, weights, built, on_gpu, warm):
         name: 2 if name.startswith("taehv") else int(name != "recache_9") for name in sessions
     }
     assert sessions["taehv_decode"].replays >= 5
+
+
+def test_a_captured_graph_keeps_no_buffer_of_a_closed_session(built, weights, on_gpu):
+    on_gpu()
+    folder, entry = built["denoise"]
+    engine = load(Files(folder), entry, Weights(weights, CPU), GPU)
+    assert engine.captured
+    buffers, states = Buffers(engine.signature, CPU), States([engine.signature], CPU)
+    engine.run(buffers, states)
+    tensors = [*buffers.inputs.values(), *buffers.outputs.values()]
+    tensors += [states[spec.name] for spec in engine.signature.states]
+    kept = [weakref.ref(tensor) for tensor in tensors]
+    del buffers, states, tensors
+    assert not any(each() is not None for each in kept)
 
 
 def test_runs_a_graph_that_cannot_be_captured(config, weights, built, on_gpu, warm):
