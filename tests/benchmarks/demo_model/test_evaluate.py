@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from demo_model.data import draw_switch
 from demo_model.evaluate import ATTRIBUTES, held_out, psnr, rate
 from demo_model.reader import score
 from demo_model.render import render
@@ -63,12 +64,21 @@ def test_psnr_is_that_of_the_error_added():
     assert psnr(still, asked)["changing"] > psnr(still, asked)["all"]
 
 
-def test_held_out_clips_are_in_no_training():
+def test_training_shows_no_held_out_clip_and_often_a_bouncing_object_that_turns():
     judged = [clip for switch in (None, 3) for clip in held_out(20, 0, switch)]
     assert all((clip.later or clip.scene).held_out for clip in judged)
     choose = random.Random(0)
-    clips = [draw_clip(choose, False, at) for at in (None, 21) for _ in range(50)]
-    assert not any(scene.held_out for clip in clips for scene in (clip.scene, clip.shown(21)))
+    clips = [draw_clip(choose, False) for _ in range(50)]
+    switches = [draw_switch(choose, 21) for _ in range(200)]
+    for clip in (*clips, *switches):
+        assert not clip.scene.held_out
+        assert not clip.shown(21).held_out
+    pairs = [zip(clip.scene.things, clip.shown(21).things, strict=True) for clip in switches]
+    turned = [
+        any(a.manner == "bouncing" and a.direction != b.direction for a, b in pair)
+        for pair in pairs
+    ]
+    assert 100 < sum(turned) < 160
 
 
 def test_intervals_are_wilsons():
