@@ -122,8 +122,8 @@ class Rollouts:
     def changing(self, size: tuple[int, int]) -> list[Tensor]:
         """Returns the pixels ``[H, W]`` that change in each clip as the renderer draws it."""
         frames = torch.arange(first_frame(self.scenario.blocks))
-        device = self.noise.device
-        return [changing(render(clip, frames, size, device)[0]).cpu() for clip in self.clips]
+        videos = (render([clip], frames, size, self.noise.device)[0][0] for clip in self.clips)
+        return [changing(video).cpu() for video in videos]
 
 
 def decibels(frames: Blocks, reference: Blocks, areas: Sequence[Tensor]) -> dict[str, Any]:

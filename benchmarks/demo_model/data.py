@@ -90,12 +90,11 @@ def draw_switch(choose: random.Random, at: int) -> Clip:
     That switch is the hardest to follow: an object that moves against its caption may also be on
     its way back from an edge.
     """
-    any_switch = choose.random() < 0.5
+    plain = choose.random() < 0.5  # Any switch will do.
     while True:
         clip = draw_clip(choose, False, at)
         pairs = zip(clip.scene.things, clip.shown(at).things, strict=True)
-        turned = any(a.manner == "bouncing" and a.direction != b.direction for a, b in pairs)
-        if any_switch or turned:
+        if plain or any(a.manner == "bouncing" and a.direction != b.direction for a, b in pairs):
             return clip
 
 
@@ -138,8 +137,7 @@ def encoded(codec: Codec, clips: Sequence[Clip], first: int, blocks: int) -> tup
     latents, shown = [], []
     at_once = max(1, 840 // len(frames))  # Clips, by the memory that their frames take.
     for at in range(0, len(clips), at_once):
-        drawn = [render(clip, frames, spec.video, device) for clip in clips[at : at + at_once]]
-        video, mask = (torch.stack(each) for each in zip(*drawn, strict=True))
+        video, mask = render(clips[at : at + at_once], frames, spec.video, device)
         with autocast(device):
             latents.append(codec.encode(video)[:, skip:])
         # A latent frame stands for four video frames; the first one of a stream for one.

@@ -121,8 +121,8 @@ def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
         frames = torch.arange(first_frame(blocks.start), first_frame(blocks.stop))
         made = videos(bundle, clips, blocks, switch, options.decoder, options.seed)
         return [
-            (score(video, clip, frames), psnr(video, render(clip, frames, bundle.spec.video)[0]))
-            for clip, video in zip(clips, made, strict=True)
+            (score(own, clip, frames), psnr(own, render([clip], frames, bundle.spec.video)[0][0]))
+            for clip, own in zip(clips, made, strict=True)
         ]
 
     seed, late, switched = options.seed, options.late, []

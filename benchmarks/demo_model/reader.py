@@ -43,11 +43,11 @@ def score(video: Tensor, clip: Clip, frames: Tensor) -> list[dict[str, bool]]:
 def read(video: Tensor, clip: Clip, frames: Tensor) -> dict[str, Tensor]:
     """Pixels ``[T, H, W]`` of each object by its color, largest first; arguments as ``score``."""
     size = (video.shape[-2], video.shape[-1])
-    bare, _ = render(Clip(replace(clip.scene, things=())), frames, size)
+    (bare,), _ = render([Clip(replace(clip.scene, things=()))], frames, size)
     ground, seen = ((each + 1) / 2 for each in (bare, video))
     shade = ((seen * ground).sum(0) / ground.square().sum(0).clamp_min(1e-4)).clamp(0.5, 1.05)
     foreign = (seen - shade * ground).norm(dim=0) > FOREIGN
-    own = normalize(seen / light(clip, frames, size).transpose(0, 1), dim=0)
+    own = normalize(seen / light([clip], frames[None], size)[0], dim=0)
     palette = normalize(torch.tensor([*COLORS.values()]), dim=1)
     nearest = torch.einsum("nc,cthw->nthw", palette, own).argmax(0)
     masks = {name: foreign & (nearest == i) for i, name in enumerate(COLORS)}
@@ -109,7 +109,7 @@ def _direction(centers: Tensor, clip: Clip, index: int, frames: Tensor) -> str:
         turned = replace(thing, direction=direction)
         before = turned if scene is clip.scene else clip.scene.things[index]
         first, later = (replace(scene, things=(each,)) for each in (before, turned))
-        path = positions(Clip(first, later, clip.at), 0, frames)
+        (path,) = positions([Clip(first, later, clip.at)], 0, frames)
         distances[direction] = float((moved - apart(path[1:], path[:-1])).abs().nanmean())
     best, own = min(distances, key=distances.__getitem__), thing.direction
     # Half a pixel in a hundred frames: from an edge, bouncing to either side is one motion.

@@ -1,50 +1,62 @@
 """The reference video of any caption in any frames: anti-aliased signed distance functions."""
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from demo_model.world import BLOCK, COLORS, RADII, Clip, apart, positions
+from demo_model.world import BLOCK, COLORS, GROUNDS, LIGHTS, RADII, Clip, apart, positions
 
 SHADOW, SHADE = (0.035, 0.045), 0.4  # Offset of an object's shadow, and the light that it takes.
 PULSE, SWEEP = 4 * BLOCK, 8 * BLOCK  # Periods of lights, in frames.
-TINTS = {
-    "": (0.52, 0.53, 0.55), "grass": (0.27, 0.42, 0.16), "sand": (0.74, 0.63, 0.44),
-    "brick": (0.55, 0.31, 0.25), "wood": (0.50, 0.34, 0.20), "cloth": (0.46, 0.43, 0.56),
-}  # fmt: skip
-"""Colors of grounds, in RGB (0..1)."""
 Size = tuple[int, int]  # Height and width in pixels.
 
 
 def render(
-    clip: Clip, frames: Tensor, size: Size, device: torch.device | str = "cpu"
+    clips: Sequence[Clip], frames: Tensor, size: Size, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Draws frames int64 ``[T]`` (on the CPU) of a clip.
+    """Draws frames int64 ``[T]`` of N clips, or ``[N, T]`` if each has its own (on the CPU).
 
-    Returns the video, float32 ``[3, T, H, W]`` in -1..1, and the share of each pixel that objects
-    cover, ``[T, H, W]``.
+    Returns videos, float32 ``[N, 3, T, H, W]`` in -1..1, and the share of each pixel that objects
+    cover, ``[N, T, H, W]``. A GPU launches as many kernels for a hundred clips as for ten.
     """
-    image = _ground(clip.scene.ground, size, str(device)).repeat(len(frames), 1, 1, 1)
-    shown = torch.zeros(len(frames), *size, device=device)
-    for index, thing in reversed([*enumerate(clip.scene.things)]):
-        names = [clip.shown(frame).things[index].color for frame in frames.tolist()]
-        color = torch.tensor([COLORS[name] for name in names], device=device)[..., None, None]
-        centers = positions(clip, index, frames).float().to(device)
-        radius = torch.tensor(RADII[thing.size])
-        x, y = _offsets(centers, size, radius)
-        distance = outline(thing.shape, x, y)
+    frames = frames.expand(len(clips), -1)
+    grounds = [_ground(clip.scene.ground, size, str(device)) for clip in clips]
+    image = torch.stack(grounds)[:, :, None].repeat(1, 1, frames.shape[1], 1, 1)
+    shown = torch.zeros(*frames.shape, *size, device=device)
+    for index in reversed(range(max(len(clip.scene.things) for clip in clips))):
+        order = [row for row, clip in enumerate(clips) if index < len(clip.scene.things)]
+        order.sort(key=lambda row: clips[row].scene.things[index].shape)  # To slice by shape.
+        own, rows = [clips[row] for row in order], torch.tensor(order).to(device, non_blocking=True)
+        values = _values(own, index, frames[order]).to(device, non_blocking=True)[..., None, None]
+        right, down, radius, *color = values.unbind(2)  # Each [N, T, 1, 1].
+        # In radii, from the center of the object and from that of its shadow: [2, N, T, 1, W].
+        x, y = grid(size, device)
+        x = apart(x, torch.stack([right, right + SHADOW[0]])) / radius
+        y = apart(y, torch.stack([down, down + SHADOW[1]])) / radius
+        shapes = Counter(clip.scene.things[index].shape for clip in own)
+        parts = zip(shapes, *(each.split([*shapes.values()], 1) for each in (x, y)), strict=True)
+        distance, below = torch.cat([outline(*part) for part in parts], 1)
         covered = (0.5 - distance / (1 / (radius * min(size)))).clamp(0, 1)
-        below = _offsets(centers + centers.new_tensor(SHADOW), size, radius)
-        shadow = torch.sigmoid(-14 * outline(thing.shape, *below))
-        image = image * (1 - SHADE * shadow)[:, None]
         # A darker rim and a light from the upper left; hue stays that of the palette.
-        tone = 0.72 + 0.28 * (-distance / 0.3).clamp(0, 1) - 0.1 * (x + y).clamp(-1, 1)
-        image = torch.lerp(image, color * tone[:, None], covered[:, None])
-        shown = torch.maximum(shown, covered)
-    lit = (image * light(clip, frames, size, device)).clamp(0, 1)
-    return (2 * lit - 1).transpose(0, 1).contiguous(), shown
+        tone = 0.72 + 0.28 * (-distance / 0.3).clamp(0, 1) - 0.1 * (x[0] + y[0]).clamp(-1, 1)
+        under = image[rows] * (1 - SHADE * torch.sigmoid(-14 * below))[:, None]
+        image[rows] = under.lerp_(torch.stack(color, 1) * tone[:, None], covered[:, None])
+        shown[rows] = torch.maximum(shown[rows], covered)
+    image *= light(clips, frames.to(device, non_blocking=True), size)
+    return image.clamp_(0, 1).mul_(2).sub_(1), shown
+
+
+def _values(clips: Sequence[Clip], index: int, frames: Tensor) -> Tensor:
+    """Center (x, y), radius and color of an object of each clip in ``[N, T]``: ``[N, T, 6]``."""
+    pairs = [(clip.scene.things[index], clip.shown(clip.at).things[index]) for clip in clips]
+    looks = torch.tensor([[(RADII[t.size], *COLORS[t.color]) for t in pair] for pair in pairs])
+    later = frames >= torch.tensor([clip.at for clip in clips])[:, None]
+    looks = torch.where(later[..., None], looks[:, 1:], looks[:, :1])
+    return torch.cat([positions(clips, index, frames).float(), looks], 2)
 
 
 @cache
@@ -52,15 +64,6 @@ def grid(size: Size, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor
     """Centers of pixels: x ``[1, W]`` and y ``[H, 1]``."""
     y, x = ((torch.arange(length, device=device) + 0.5) / length for length in size)
     return x[None, :], y[:, None]
-
-
-def _offsets(centers: Tensor, size: Size, radius: Tensor) -> Tensor:
-    """Offsets of all pixels from centers ``[T, 2]`` in radii, x and y: ``[2, T, H, W]``.
-
-    Opposite edges meet, so an object that leaves at one of them enters at the other.
-    """
-    (x, y), (right, down) = grid(size, centers.device), centers[..., None, None].unbind(1)
-    return torch.stack(torch.broadcast_tensors(apart(x, right), apart(y, down))) / radius
 
 
 def outline(shape: str, x: Tensor, y: Tensor) -> Tensor:
@@ -86,19 +89,13 @@ def outline(shape: str, x: Tensor, y: Tensor) -> Tensor:
     return (up * across - along * down) / math.hypot(across, down)
 
 
-def light(clip: Clip, frames: Tensor, size: Size, device: torch.device | str = "cpu") -> Tensor:
-    """Factors of every pixel's light, for ``[T, 3, H, W]``; time goes on at a prompt switch."""
-    time = frames.to(device).float()[:, None, None, None]
-    match clip.scene.light:
-        case "at dusk":
-            return torch.tensor([0.55, 0.58, 0.80], device=device).view(1, 3, 1, 1)
-        case "in pulsing light":
-            return 1 + 0.3 * torch.sin(math.tau * time / PULSE)
-        case "in sweeping light":
-            x, y = grid(size, device)
-            beam = (x - y / 4 - time / SWEEP).remainder(1) - 0.5
-            return 0.72 + 0.5 * torch.exp(-((beam / 0.16) ** 2))
-    return torch.ones(1, 1, 1, 1, device=device)
+def light(clips: Sequence[Clip], frames: Tensor, size: Size) -> Tensor:
+    """Light of frames ``[N, T]``: factors ``[N, 3, T, H, W]``; time goes on at a prompt switch."""
+    lights = torch.tensor([LIGHTS[clip.scene.light] for clip in clips])[..., None, None, None]
+    even, pulse, sweep = lights.to(frames.device, non_blocking=True).tensor_split((3, 4), 1)
+    (x, y), time = grid(size, frames.device), frames[:, None, :, None, None]
+    beam = torch.exp(-(((x - y / 4 - time / SWEEP).remainder(1) - 0.5) / 0.16).square())
+    return even + pulse * torch.sin(math.tau * time / PULSE) + sweep * beam
 
 
 def _waves(x: Tensor, y: Tensor, frequency: float, seed: int, stretch: float = 1.0) -> Tensor:
@@ -144,7 +141,7 @@ def _ground(name: str, size: Size, device: str) -> Tensor:
             tone = 1 + 0.11 * checks + 0.07 * threads
         case _:
             tone = 1.05 - 0.5 * ((x - 0.5) ** 2 + (y - 0.5) ** 2)
-    color, gray = (torch.tensor(each).view(3, 1, 1) for each in (TINTS[name], (0.66, 0.63, 0.60)))
+    color, gray = (torch.tensor(each).view(3, 1, 1) for each in (GROUNDS[name], (0.66, 0.63, 0.60)))
     return torch.lerp(color * tone, gray, mortar).clamp(0, 1).to(device)
 
 

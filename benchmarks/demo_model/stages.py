@@ -97,9 +97,8 @@ class Stage:
         # One clip in five switches its prompt on the way.
         turns = [s + choose.randrange(1, frames) if choose.random() < 0.2 else None for s in starts]
         clips = [draw_clip(choose, False, turn) for turn in turns]
-        times = [start + torch.arange(frames) for start in starts]
-        size, pairs = self.sizes.stream.video, zip(clips, times, strict=True)
-        return torch.stack([render(*pair, size, self.device)[0] for pair in pairs])
+        times = torch.tensor(starts)[:, None] + torch.arange(frames)
+        return render(clips, times, self.sizes.stream.video, self.device)[0]
 
 
 class VaeStage(Stage):

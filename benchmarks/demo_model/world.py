@@ -36,8 +36,14 @@ PLACES = {
 }  # fmt: skip
 """Column and row of three; without a place an object begins in the middle."""
 WORDS = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)  # Of a ``Thing``'s fields.
-GROUNDS = ("", "grass", "sand", "brick", "wood", "cloth")
-LIGHTS = ("", "at dusk", "in pulsing light", "in sweeping light")
+GROUNDS = {  # Colors in RGB (0..1).
+    "": (0.52, 0.53, 0.55), "grass": (0.27, 0.42, 0.16), "sand": (0.74, 0.63, 0.44),
+    "brick": (0.55, 0.31, 0.25), "wood": (0.50, 0.34, 0.20), "cloth": (0.46, 0.43, 0.56),
+}  # fmt: skip
+LIGHTS = {  # Factors of red, green and blue; what a pulse and a sweeping beam add at most.
+    "": (1.0, 1.0, 1.0, 0, 0), "at dusk": (0.55, 0.58, 0.80, 0, 0),
+    "in pulsing light": (1.0, 1.0, 1.0, 0.3, 0), "in sweeping light": (0.72, 0.72, 0.72, 0, 0.5),
+}  # fmt: skip
 PAD_ID, END_ID, UNKNOWN = 0, 1, "<unk>"
 LENGTH = 32  # Tokens of every caption; the longest one has 29 with its end.
 BLOCK = 12  # Video frames of every block but the first, which has three fewer.
@@ -122,7 +128,7 @@ def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
     while True:
         drawn = [[choose.choice([*table]) for table in WORDS] for _ in range(count)]
         things = tuple(Thing(*words) for words in drawn)
-        scene = Scene(things, choose.choice(GROUNDS), choose.choice(LIGHTS))
+        scene = Scene(things, choose.choice([*GROUNDS]), choose.choice([*LIGHTS]))
         if scene.possible and held_out in (None, scene.held_out):
             return scene
 
@@ -156,27 +162,27 @@ def apart(first: Tensor, second: Tensor) -> Tensor:
     return (first - second + 0.5).remainder(1) - 0.5
 
 
-def positions(clip: Clip, index: int, frames: Tensor) -> Tensor:
-    """Centers of an object, float64 ``[T, 2]`` (x, y), in frames int64 ``[T]``."""
-    thing = clip.scene.things[index]
-    start = torch.tensor(PLACES[thing.place], dtype=torch.float64) / 3 + 1 / 6
-    path = _path(thing, start, frames)
-    turned = clip.shown(clip.at).things[index]
-    if turned.direction == thing.direction:
-        return path
-    start = _path(thing, start, torch.tensor([clip.at]))[0]
-    return torch.where((frames >= clip.at)[:, None], _path(turned, start, frames - clip.at), path)
+def positions(clips: Sequence[Clip], index: int, frames: Tensor) -> Tensor:
+    """Centers (x, y) of an object of each clip, float64 ``[N, T, 2]``; frames as for ``render``."""
+    before = [clip.scene.things[index] for clip in clips]
+    after = [clip.shown(clip.at).things[index] for clip in clips]
+    at = torch.tensor([clip.at for clip in clips])[:, None]
+    start = torch.tensor([PLACES[thing.place] for thing in before]).double()[:, None] / 3 + 1 / 6
+    path, turned = _path(before, start, frames), _path(before, start, at)
+    turns = [old.direction != new.direction for old, new in zip(before, after, strict=True)]
+    later = (frames >= at) & torch.tensor(turns)[:, None]
+    return torch.where(later[..., None], _path(after, turned, frames - at), path)
 
 
-def _path(thing: Thing, start: Tensor, elapsed: Tensor) -> Tensor:
-    """Centers ``[T, 2]`` after so many frames; both motions are closed forms."""
-    toward = torch.tensor(DIRECTIONS[thing.direction], dtype=torch.float64)
-    cycles = elapsed.double()[:, None] / (BLOCK * PERIODS[thing.speed]) * toward
-    if thing.manner == "moving":
-        return (start + cycles).remainder(1)
-    width = HIGHEST - LOWEST
+def _path(things: Sequence[Thing], start: Tensor, elapsed: Tensor) -> Tensor:
+    """Centers ``[N, T, 2]``, so many frames after ``start``; both motions are closed forms."""
+    toward = torch.tensor([DIRECTIONS[thing.direction] for thing in things]).double()[:, None]
+    periods = torch.tensor([BLOCK * PERIODS[thing.speed] for thing in things])[:, None, None]
+    bounces = torch.tensor([thing.manner == "bouncing" for thing in things])[:, None, None]
+    cycles, width = elapsed.double()[..., None] / periods * toward, HIGHEST - LOWEST
     unfolded = (start - LOWEST + 2 * width * cycles).remainder(2 * width)
-    return LOWEST + torch.minimum(unfolded, 2 * width - unfolded)
+    bounced = LOWEST + torch.minimum(unfolded, 2 * width - unfolded)
+    return torch.where(bounces, bounced, (start + cycles).remainder(1))
 
 
 def vocabulary() -> list[str]:

@@ -43,7 +43,7 @@ def test_intervals_of_lost_points_hold_the_true_loss():
 
 def test_scores_name_each_object_that_is_wrong():
     clips = [Clip(Scene((Thing(color, "ring", "up"),), "sand")) for color in ("red", "cyan")]
-    videos = [render(clip, torch.arange(33), (96, 96))[0] for clip in clips]
+    videos, _ = render(clips, torch.arange(33), (96, 96))
     right, other = (((v.permute(1, 2, 3, 0) + 1) * 127.5).byte().numpy() for v in videos)
     first = [read_clip(clips[0], right), read_clip(clips[1], other)]
     own = [read_clip(clips[0], other), read_clip(clips[1], other)]

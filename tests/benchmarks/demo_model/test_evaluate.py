@@ -20,7 +20,8 @@ CLIP = Clip(Scene(THINGS, "grass"))
 
 
 def video_of(clip, frames=START):
-    return render(clip, frames, SIZE)[0]
+    (video,), _ = render([clip], frames, SIZE)
+    return video
 
 
 def wrong(video, clip, frames=START):

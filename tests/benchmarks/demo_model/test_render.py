@@ -14,7 +14,9 @@ SEEDS = st.integers(0, 2**32)
 
 
 def frames_of(clip, start, count):
-    return render(clip, torch.arange(start, start + count), (48, 64))
+    """The video ``[3, T, H, W]`` of one clip and the share of objects ``[T, H, W]``."""
+    (video,), (shown,) = render([clip], torch.arange(start, start + count), (48, 64))
+    return video, shown
 
 
 def test_a_caption_names_one_scene_in_known_words():
@@ -34,13 +36,24 @@ def test_any_range_of_frames_is_part_of_the_whole_video(seed, start, count):
     assert torch.equal(frames_of(clip, start, count)[0], torch.cat(alone, 1))
 
 
+@given(SEEDS, st.integers(1, 12))
+def test_clips_drawn_together_are_those_drawn_alone(seed, count):
+    """Each clip in frames of its own, with one or two objects, and with or without a switch."""
+    choose = random.Random(seed)
+    starts = [choose.randrange(1500) for _ in range(count)]
+    clips = [draw_clip(choose, at=choose.choice((None, start + 1))) for start in starts]
+    drawn = render(clips, torch.tensor(starts)[:, None] + torch.arange(3), (48, 64))
+    for clip, start, *own in zip(clips, starts, *drawn, strict=True):
+        torch.testing.assert_close(tuple(own), frames_of(clip, start, 3), atol=1e-5, rtol=0)
+
+
 @given(SEEDS, st.integers(0, 2000))
 def test_objects_move_evenly_and_repeat_after_their_period(seed, frame):
     """Between two frames an object goes one step, less where it turns; bouncing ones stay in."""
     scene = draw_scene(random.Random(seed))
     for index, thing in enumerate(scene.things):
         period = world.BLOCK * world.PERIODS[thing.speed]
-        path = positions(Clip(scene), index, frame + torch.arange(period + 1))
+        (path,) = positions([Clip(scene)], index, frame + torch.arange(period + 1))
         assert torch.allclose(apart(path[0], path[-1]), path.new_zeros(2))
         toward = torch.tensor(world.DIRECTIONS[thing.direction]).double()
         moved = apart(path[1:], path[:-1])
@@ -58,7 +71,7 @@ def test_a_switch_keeps_places_and_changes_what_it_names(seed, at):
     before = Clip(after.scene)
     for index, (old, new) in enumerate(zip(after.scene.things, after.later.things, strict=True)):
         assert replace(new, color=old.color, direction=old.direction) == old
-        first, second = (positions(each, index, at + torch.arange(4)) for each in (before, after))
+        first, second = positions([before, after], index, at + torch.arange(4))
         assert torch.equal(first[0], second[0])
         if new.direction == old.direction:
             assert torch.equal(first, second)
