@@ -118,6 +118,10 @@ class Streams:
         return torch.stack(read, 1)
 
 
+fused = torch.compile(dynamic=True, disable=not torch.cuda.is_available())
+"""Fuses a layer's operations: one by one, norms, rotations and gates take most of a GPU's step."""
+
+
 class Pass:
     """A model on segments of streams, with the keys and values of those that have run."""
 
@@ -140,22 +144,42 @@ class Pass:
         x = model.patchify(latents.flatten(1, 2))
         segments = [self._streams.segments[at] for at in group]
         for block, texts, cached in zip(model.layers, self._texts, self._cached, strict=True):
-            _, _, gate, shift, scale, ffn_gate = block.modulation(modulation)
-            normed = block.attention_input(x, modulation)
-            queries = layers.rotate(block.attn1.queries(normed), *rope)
-            keys = layers.rotate(block.attn1.keys(normed), *rope)
-            pair = torch.stack([keys, block.attn1.values(normed)])
+            queries, pair = _own(block, x, modulation, *rope)
             cached |= zip(group, pair.chunk(len(group), 2), strict=True)
             past = [torch.cat([cached[read] for read in each.reads], 2) for each in segments]
-            x = layers.gated_residual(x, block.attn1.out(attention(queries, past)), gate)
-            normed = layers.layer_norm(x, block.eps, block.norm2).to(block.dtype)
+            x, queries = _cross(block, x, modulation, attention(queries, past))
             text = [texts[each.prompt] for each in segments]
-            x = x + block.attn2.out(attention(block.attn2.queries(normed), text))
-            hidden = block.ffn(layers.modulated_norm(x, shift, scale, block.eps).to(block.dtype))
-            x = layers.gated_residual(x, hidden, ffn_gate)
+            x = _feed(block, x, modulation, attention(queries, text))
         rows, blocks = self._streams.spec.grid[0], (len(group), -1)
         flows: Tensor = model.head(x, time, rows).unflatten(1, blocks)
         return flows
+
+
+@fused
+def _own(
+    block: layers.Block, x: Tensor, time: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Queries of self-attention ``[B, T, H, D]``, and its keys and values ``[2, B, T, H, D]``."""
+    normed = block.attention_input(x, time)
+    keys = layers.rotate(block.attn1.keys(normed), cos, sin)
+    pair = torch.stack([keys, block.attn1.values(normed)])
+    return layers.rotate(block.attn1.queries(normed), cos, sin), pair
+
+
+@fused
+def _cross(block: layers.Block, x: Tensor, time: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` after self-attention, and the queries of cross-attention ``[B, T, H, D]``."""
+    x = layers.gated_residual(x, block.attn1.out(attended), block.modulation(time)[2])
+    return x, block.attn2.queries(layers.layer_norm(x, block.eps, block.norm2).to(block.dtype))
+
+
+@fused
+def _feed(block: layers.Block, x: Tensor, time: Tensor, attended: Tensor) -> Tensor:
+    """``x`` after cross-attention and feed-forward."""
+    *_, shift, scale, gate = block.modulation(time)
+    x = x + block.attn2.out(attended)
+    hidden = block.ffn(layers.modulated_norm(x, shift, scale, block.eps).to(block.dtype))
+    return layers.gated_residual(x, hidden, gate)
 
 
 def attention(queries: Tensor, read: Sequence[Tensor]) -> Tensor:
@@ -163,5 +187,5 @@ def attention(queries: Tensor, read: Sequence[Tensor]) -> Tensor:
     made = []
     for own, (keys, values) in zip(queries.chunk(len(read), 1), read, strict=True):
         q, k, v = (each.transpose(1, 2) for each in (own, keys, values))
-        made.append(scaled_dot_product_attention(q, k, v))
-    return torch.cat(made, 2).transpose(1, 2)
+        made.append(scaled_dot_product_attention(q, k, v).transpose(1, 2))
+    return torch.cat(made, 1)
