@@ -37,7 +37,7 @@ class Plan:
     shelf_clips: int = 32  # Clips of one layout.
     shelf_first_blocks: int = 2048  # First blocks in memory at once.
     shelf_steps: int = 240  # Training steps before shelves are rendered anew.
-    emphasis: float = 8.0  # Squared errors are weighted 1 + emphasis * coverage by objects.
+    emphasis: float = 8.0  # Errors are weighted 1 + emphasis * coverage by objects.
     disturbance: float = 0.2  # Largest standard deviation of noise added to clean histories.
     measured: int = 8  # Batches that measure a finished VAE.
 
@@ -90,21 +90,25 @@ class Stage:
         seed = self.chance(step, "tensors").getrandbits(62)
         return torch.Generator(self.device).manual_seed(seed)
 
-    def video(self, choose: random.Random, count: int, latents: int) -> Tensor:
-        """Random clips ``[count, 3, T, H, W]`` of frames that make so many latent frames."""
+    def video(self, choose: random.Random, count: int, latents: int) -> tuple[Tensor, Tensor]:
+        """Random clips of so many latent frames and weights of their pixels' errors.
+
+        ``[count, 3, T, H, W]`` and ``[count, 1, T, H, W]``; T frames make ``latents`` of them.
+        """
         frames = 4 * latents - 3
         starts = [choose.randrange(1500) for _ in range(count)]
         # One clip in five switches its prompt on the way.
         turns = [s + choose.randrange(1, frames) if choose.random() < 0.2 else None for s in starts]
         clips = [draw_clip(choose, False, turn) for turn in turns]
         times = torch.tensor(starts)[:, None] + torch.arange(frames)
-        return render(clips, times, self.sizes.stream.video, self.device)[0]
+        made, shown = render(clips, times, self.sizes.stream.video, self.device)
+        return made, 1 + self.plan.emphasis * shown[:, None]
 
 
 class VaeStage(Stage):
     """The VAE: errors of pixels and of edges at three sizes, and a small divergence."""
 
-    name, minutes, rate = "vae", 4.5, 2e-3
+    name, minutes, rate = "vae", 6.0, 2e-3
 
     def create(self, done: Mapping[str, Any]) -> nn.Module:
         return new_vae(self.sizes)
@@ -112,21 +116,20 @@ class VaeStage(Stage):
     def loss(self, step: int, progress: float) -> dict[str, Tensor]:
         many = progress < 0.5
         count, latents = (3 * self.plan.vae_clips, 2) if many else (self.plan.vae_clips, 5)
-        frames = self.video(self.chance(step), count, latents)
+        frames, weight = self.video(self.chance(step), count, latents)
         with autocast(self.device):
             drawn = encode(self.network, frames)
             error = decode(self.network, drawn.sample(self.draws(step))) - frames
         divergence = 0.5 * (drawn.mean.square() + drawn.var - 1 - drawn.logvar).mean()
-        square = error.square().mean()
-        loss = error.abs().mean() + 4 * square + _edges(error) + 5e-4 * divergence
-        return {"loss": loss, "square": square, "divergence": divergence}
+        loss = pixels(error, weight) + _edges(error) + 5e-4 * divergence
+        return {"loss": loss, "square": error.square().mean(), "divergence": divergence}
 
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
         """The latents' statistics by channel, and PSNR in dB on clips of other seeds."""
         measured = []
         for index in range(self.plan.measured):
-            frames = self.video(self.chance(index, "measure"), self.plan.vae_clips, 5)
+            frames, _ = self.video(self.chance(index, "measure"), self.plan.vae_clips, 5)
             with autocast(self.device):
                 mean = encode(self.network, frames).mean
                 measured.append((mean, decode(self.network, mean).clamp(-1, 1), frames))
@@ -136,6 +139,11 @@ class VaeStage(Stage):
         # A channel that carries nothing is not blown up to unit variance.
         std = std.clamp_min(0.1 * float(std.max()))
         return {"mean": mean.tolist(), "std": std.tolist(), "psnr": psnr(made, asked, peak=2)}
+
+
+def pixels(error: Tensor, weight: Tensor) -> Tensor:
+    """Mean of weighted absolute and square errors of pixels."""
+    return (weight * (error.abs() + 4 * error.square())).mean()
 
 
 def _edges(error: Tensor) -> Tensor:
@@ -157,16 +165,15 @@ class TinyStage(Stage):
         return Taehv(self.sizes.config.taehv)
 
     def loss(self, step: int, progress: float) -> dict[str, Tensor]:
-        frames = self.video(self.chance(step), self.plan.vae_clips, 5)
+        frames, weight = self.video(self.chance(step), self.plan.vae_clips, 5)
         with autocast(self.device):
             latents, asked = self._taught(frames)
             noise = torch.randn(latents.shape, generator=self.draws(step), device=self.device)
             # A transformer's latents are never exact.
             made, found = self.decode(latents + 0.03 * noise), self.encode(frames)
         error, latent = made - asked, (found - latents).square().mean()
-        square = error.square().mean()
-        pixels = error.abs().mean() + 4 * square + 0.5 * _edges(error)
-        return {"loss": pixels + 0.1 * latent, "square": square, "latent": latent}
+        loss = pixels(error, weight) + 0.5 * _edges(error) + 0.1 * latent
+        return {"loss": loss, "square": error.square().mean(), "latent": latent}
 
     @torch.no_grad()
     def _taught(self, frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,7 +197,7 @@ class TinyStage(Stage):
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
         """PSNR in dB against the VAE's own decoding."""
-        frames = self.video(self.chance(0, "measure"), self.plan.vae_clips, 5)
+        frames, _ = self.video(self.chance(0, "measure"), self.plan.vae_clips, 5)
         latents, asked = self._taught(frames)
         return {"psnr": psnr(self.decode(latents).clamp(-1, 1), asked, peak=2)}
 
@@ -198,7 +205,7 @@ class TinyStage(Stage):
 class FlowStage(Stage):
     """Transformer and text encoder after clean blocks of the renderer, at the sampler's sigmas."""
 
-    name, minutes, rate = "flow", 10.0, 2e-3
+    name, minutes, rate = "flow", 8.5, 2e-3
 
     def create(self, done: Mapping[str, Any]) -> nn.Module:
         self._model, self._text = new_transformer(self.sizes), new_text_encoder(self.sizes)

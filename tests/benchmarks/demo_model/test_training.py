@@ -4,13 +4,14 @@ import hashlib
 import itertools
 import json
 import math
+import random
 import tomllib
 
 import pytest
 import torch
 from demo_model.export import export
 from demo_model.loop import Training, learning_rate, load
-from demo_model.stages import STAGES, TinyStage
+from demo_model.stages import STAGES, TinyStage, pixels
 from safetensors.torch import load_file
 from tiny_demo import new_stage
 
@@ -52,6 +53,14 @@ def test_a_row_without_a_finite_gradient_ends_the_run(sizes, done, tmp_path, mon
         Training(stage, tmp_path).run(1, 60, math.inf)
     saved = load(tmp_path / "tiny.pt")
     assert (saved["step"], saved["seconds"]) == (20, 200), "steps and their time"
+
+
+def test_an_error_on_an_object_weighs_nine_times_as_much(sizes, done):
+    frames, weight = new_stage(TinyStage, sizes, done).video(random.Random(0), 3, 2)
+    assert weight.shape == (3, 1, *frames.shape[2:])
+    errors = [(weight == value).float() for value in (1, 9)]
+    ground, thing = (pixels(each, weight) / each.mean() for each in errors)
+    assert float(thing / ground) == pytest.approx(9)
 
 
 def test_the_tiny_stage_trains_what_vidc_runs(sizes, done):
