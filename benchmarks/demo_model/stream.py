@@ -123,7 +123,7 @@ fused = torch.compile(dynamic=True, disable=not torch.cuda.is_available())
 
 
 class Pass:
-    """A model on segments of streams, with the keys and values of those that have run."""
+    """Runs a model on segments of clips, which read keys and values of the segments before."""
 
     def __init__(self, model: CausalWan, streams: Streams, embeds: Tensor) -> None:
         self._model, self._streams = model, streams
@@ -136,7 +136,10 @@ class Pass:
         """Keys and values of segments by layer, ``[2, B, T, H, D]``."""
 
     def __call__(self, group: Sequence[int], latents: Tensor, levels: Tensor) -> Tensor:
-        """Flows of G segments' latents ``[B, G, F, C, h, w]`` with shares of noise ``[B, G]``."""
+        """Flows of the G segments of ``group``, whose keys and values are kept for later ones.
+
+        Latents and flows are ``[B, G, F, C, h, w]``; ``levels`` are shares of noise ``[B, G]``.
+        """
         model = self._model
         times = (1000 * levels).repeat_interleave(latents.shape[2], 1)
         time, modulation = model.condition_embedder.time(times, model.dtype)
@@ -157,26 +160,28 @@ class Pass:
 
 @fused
 def _own(
-    block: layers.Block, x: Tensor, time: Tensor, cos: Tensor, sin: Tensor
+    block: layers.Block, x: Tensor, modulation: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Queries of self-attention ``[B, T, H, D]``, and its keys and values ``[2, B, T, H, D]``."""
-    normed = block.attention_input(x, time)
+    normed = block.attention_input(x, modulation)
     keys = layers.rotate(block.attn1.keys(normed), cos, sin)
     pair = torch.stack([keys, block.attn1.values(normed)])
     return layers.rotate(block.attn1.queries(normed), cos, sin), pair
 
 
 @fused
-def _cross(block: layers.Block, x: Tensor, time: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-    """``x`` after self-attention, and the queries of cross-attention ``[B, T, H, D]``."""
-    x = layers.gated_residual(x, block.attn1.out(attended), block.modulation(time)[2])
+def _cross(
+    block: layers.Block, x: Tensor, modulation: Tensor, attended: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Adds self-attention's output to ``x``; returns that and the queries of cross-attention."""
+    x = layers.gated_residual(x, block.attn1.out(attended), block.modulation(modulation)[2])
     return x, block.attn2.queries(layers.layer_norm(x, block.eps, block.norm2).to(block.dtype))
 
 
 @fused
-def _feed(block: layers.Block, x: Tensor, time: Tensor, attended: Tensor) -> Tensor:
-    """``x`` after cross-attention and feed-forward."""
-    *_, shift, scale, gate = block.modulation(time)
+def _feed(block: layers.Block, x: Tensor, modulation: Tensor, attended: Tensor) -> Tensor:
+    """Adds cross-attention's output to ``x``, then that of the feed-forward."""
+    *_, shift, scale, gate = block.modulation(modulation)
     x = x + block.attn2.out(attended)
     hidden = block.ffn(layers.modulated_norm(x, shift, scale, block.eps).to(block.dtype))
     return layers.gated_residual(x, hidden, gate)
