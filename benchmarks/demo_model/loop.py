@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from demo_model.stages import Stage
 
-WARMUP, FALLING = 0.02, 0.4
-"""Shares of a stage in which the learning rate rises, and falls to nothing."""
+WARMUP = 50  # Steps in which the learning rate rises; a first step draws and compiles for long.
+FALLING = 0.4  # Share of a stage's time in which it falls to nothing.
 EMA = 0.995  # Decay of the moving mean of the weights.
 ROW = 20  # Steps of a row of the log.
 SAVE_SECONDS = 100.0  # Of training that a crash may lose.
@@ -48,9 +48,9 @@ class Optimizer:
             optimizer.step()
 
 
-def learning_rate(peak: float, progress: float) -> float:
-    """The rate when ``progress`` of a stage is over: up, level, and down to nothing."""
-    return peak * min(1.0, (progress + 1e-3) / WARMUP, max(0.0, (1 - progress) / FALLING))
+def learning_rate(peak: float, step: int, progress: float) -> float:
+    """The rate of a step, when ``progress`` of its stage is over: up, level, down to nothing."""
+    return peak * min(1.0, (step + 1) / WARMUP, max(0.0, (1 - progress) / FALLING))
 
 
 class Training:
@@ -117,7 +117,7 @@ class Training:
         for weight in weights:
             if weight.grad is not None:
                 weight.grad.nan_to_num_(0, 0, 0)  # A norm that is not finite: the step is lost.
-        self._optimizer.step(learning_rate(self._stage.rate, progress))
+        self._optimizer.step(learning_rate(self._stage.rate, self._step, progress))
         decay = min(EMA, (1 + self._step) / (10 + self._step))
         torch._foreach_lerp_([*self._mean.values()], [w.data for w in weights], 1 - decay)
         self._step += 1

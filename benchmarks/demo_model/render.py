@@ -18,7 +18,7 @@ Size = tuple[int, int]  # Height and width in pixels.
 def render(
     clips: Sequence[Clip], frames: Tensor, size: Size, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Draws frames int64 ``[T]`` of N clips, or ``[N, T]`` if each has its own (on the CPU).
+    """Draws N clips: ``frames``, int64 on the CPU, are ``[T]`` for all of them, or ``[N, T]``.
 
     Returns videos, float32 ``[N, 3, T, H, W]`` in -1..1, and the share of each pixel that objects
     cover, ``[N, T, H, W]``. A GPU launches as many kernels for a hundred clips as for ten.
@@ -33,12 +33,13 @@ def render(
         own, rows = [clips[row] for row in order], torch.tensor(order).to(device, non_blocking=True)
         values = _values(own, index, frames[order]).to(device, non_blocking=True)[..., None, None]
         right, down, radius, *color = values.unbind(2)  # Each [N, T, 1, 1].
-        # In radii, from the center of the object and from that of its shadow: [2, N, T, 1, W].
+        # In radii, from the object's center and from its shadow's: [2, N, T, 1, W], [.., H, 1].
         x, y = grid(size, device)
         x = apart(x, torch.stack([right, right + SHADOW[0]])) / radius
         y = apart(y, torch.stack([down, down + SHADOW[1]])) / radius
         shapes = Counter(clip.scene.things[index].shape for clip in own)
-        parts = zip(shapes, *(each.split([*shapes.values()], 1) for each in (x, y)), strict=True)
+        counts = [*shapes.values()]
+        parts = zip(shapes, x.split(counts, 1), y.split(counts, 1), strict=True)
         distance, below = torch.cat([outline(*part) for part in parts], 1)
         covered = (0.5 - distance / (1 / (radius * min(size)))).clamp(0, 1)
         # A darker rim and a light from the upper left; hue stays that of the palette.

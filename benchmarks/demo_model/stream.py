@@ -7,9 +7,10 @@ blocks. ``generate`` runs one after the other, as a session does. Parameters and
 layer are vidc's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from vidc.exporters.parts.causal_wan import layers
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.runtime.programs.rope import Rope
 from vidc.runtime.programs.stream import StreamSpec
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,10 @@ class Streams:
         return torch.stack(read, 1)
 
 
-fused = torch.compile(dynamic=True, disable=not torch.cuda.is_available())
-"""Fuses a layer's operations: one by one, norms, rotations and gates take most of a GPU's step."""
+def fused(part: Callable[..., R]) -> Callable[..., R]:
+    """Fuses a part of a layer on a GPU, where norms, rotations and gates one by one take long."""
+    compiled = torch.compile(part, dynamic=True)
+    return lambda block, x, *rest: (compiled if x.is_cuda else part)(block, x, *rest)
 
 
 class Pass:
@@ -162,7 +167,7 @@ class Pass:
 def _own(
     block: layers.Block, x: Tensor, modulation: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Queries of self-attention ``[B, T, H, D]``, and its keys and values ``[2, B, T, H, D]``."""
+    """Queries of self-attention ``[B, G T, H, D]``; keys and values ``[2, B, G T, H, D]``."""
     normed = block.attention_input(x, modulation)
     keys = layers.rotate(block.attn1.keys(normed), cos, sin)
     pair = torch.stack([keys, block.attn1.values(normed)])
@@ -173,7 +178,7 @@ def _own(
 def _cross(
     block: layers.Block, x: Tensor, modulation: Tensor, attended: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Adds self-attention's output to ``x``; returns that and the queries of cross-attention."""
+    """Adds self-attention's output to ``x``; also returns cross-attention's queries, like it."""
     x = layers.gated_residual(x, block.attn1.out(attended), block.modulation(modulation)[2])
     return x, block.attn2.queries(layers.layer_norm(x, block.eps, block.norm2).to(block.dtype))
 

@@ -175,7 +175,7 @@ def positions(clips: Sequence[Clip], index: int, frames: Tensor) -> Tensor:
 
 
 def _path(things: Sequence[Thing], start: Tensor, elapsed: Tensor) -> Tensor:
-    """Centers ``[N, T, 2]``, so many frames after ``start``; both motions are closed forms."""
+    """Centers ``[N, T, 2]``, ``elapsed`` frames after ``start``; both motions are closed forms."""
     toward = torch.tensor([DIRECTIONS[thing.direction] for thing in things]).double()[:, None]
     periods = torch.tensor([BLOCK * PERIODS[thing.speed] for thing in things])[:, None, None]
     bounces = torch.tensor([thing.manner == "bouncing" for thing in things])[:, None, None]

@@ -38,10 +38,12 @@ def test_a_stage_ends_by_the_clock_and_its_rate_with_it(sizes, done, tmp_path, m
         clock.setattr("time.monotonic", itertools.count(0, 10).__next__)
         assert Training(new_stage(TinyStage, sizes, done), tmp_path).run(0.5, None, math.inf)
     assert load(tmp_path / "tiny.pt")["step"] == 3  # Of ten seconds each.
-    rates = [learning_rate(1e-3, progress / 100) for progress in range(101)]
+    rates = [learning_rate(1e-3, step, step / 100) for step in range(101)]
+    assert rates[:50] == sorted(set(rates[:50])), "it rises by steps"
     assert max(rates) == rates[50] == 1e-3
     assert rates[60:] == sorted(rates[60:], reverse=True)
     assert (rates[0] < 1e-4, rates[100]) == (True, 0)
+    assert learning_rate(1e-3, 0, 0.3) < 1e-4, "however long a first step takes"
 
 
 def test_a_row_without_a_finite_gradient_ends_the_run(sizes, done, tmp_path, monkeypatch):
