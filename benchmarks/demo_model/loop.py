@@ -2,12 +2,14 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from demo_model.graphs import Function, Replayed
 from demo_model.stages import Stage
 
 WARMUP = 50  # Steps in which the learning rate rises; a first step draws and compiles for long.
@@ -20,32 +22,53 @@ _NO_MUON = ("embed_tokens", "patch_embedding", "relative_attention_bias", "proj_
 
 
 class Optimizer:
-    """Muon for matrices (convolutions as matrices of their outputs), AdamW for the rest."""
+    """Muon for matrices (convolutions as matrices of their outputs), AdamW for the rest.
+
+    Both move weights in proportion to the learning rate. So they move copies at a rate of 1, on a
+    GPU by a CUDA graph, and the weights then go ``rate`` of the way to the copies.
+    """
 
     def __init__(self, network: nn.Module) -> None:
-        self._matrices: dict[nn.Parameter, nn.Parameter] = {}
-        rest = []
+        self._weights: list[Tensor] = [*network.parameters()]
+        self._copies: list[nn.Parameter] = []
+        matrices, rest = list[nn.Parameter](), list[nn.Parameter]()
         for name, weight in network.named_parameters():
             is_map = name.endswith("weight") and weight.squeeze().ndim > 1
-            if is_map and not any(part in name for part in _NO_MUON):
-                # Muon takes two dimensions; the flattened parameter shares its memory.
-                self._matrices[weight] = nn.Parameter(weight.data.flatten(1))
-            else:
-                rest.append(weight)
-        flat = self._matrices.values()
+            by_muon = is_map and not any(part in name for part in _NO_MUON)
+            # Muon takes two dimensions.
+            copy = nn.Parameter(weight.detach().clone().flatten(1 if by_muon else -1))
+            self._copies.append(copy)
+            (matrices if by_muon else rest).append(copy)
+        on_gpu = self._weights[0].is_cuda
         self.both: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(flat, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0),
+            torch.optim.Muon(matrices, 1.0, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(rest, 1.0, betas=(0.9, 0.98), weight_decay=0.0, capturable=on_gpu),
         ]
+        self._work: Function = self._move_copies
+        if on_gpu:
+            self._work = Replayed(self._move_copies, torch.cuda.graph_pool_handle())
 
-    def step(self, rate: float) -> None:
-        """Takes a step from the parameters' gradients."""
-        for weight, matrix in self._matrices.items():
-            matrix.grad = None if weight.grad is None else weight.grad.flatten(1)
+    @torch.no_grad()
+    def step(self, rate: float) -> Tensor:
+        """Takes a step from the weights' gradients; returns their norm, a scalar."""
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        (norm,) = self._work(gradients)
+        pairs = zip(self._copies, self._weights, strict=True)
+        ahead = [copy.view_as(weight) for copy, weight in pairs]
+        torch._foreach_lerp_(self._weights, ahead, rate)
+        return norm
+
+    def _move_copies(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Sets the copies to the weights and moves them; returns the norm of the gradients."""
+        for copy, weight, gradient in zip(self._copies, self._weights, gradients, strict=True):
+            copy.copy_(weight.view_as(copy))
+            copy.grad = gradient.view_as(copy)
+        norm = nn.utils.clip_grad_norm_(self._copies, 1.0)
+        for gradient in gradients:
+            gradient.nan_to_num_(0, 0, 0)  # A norm that is not finite: the step is lost.
         for optimizer in self.both:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
             optimizer.step()
+        return [norm]
 
 
 def learning_rate(peak: float, step: int, progress: float) -> float:
@@ -112,14 +135,10 @@ class Training:
     def _take_step(self, progress: float) -> dict[str, Tensor]:
         """Takes a step; returns the parts of its loss, the gradient's norm and if it was finite."""
         parts = self._stage.backward(self._step, progress)
-        weights = [*self._weights.values()]
-        norm = torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        for weight in weights:
-            if weight.grad is not None:
-                weight.grad.nan_to_num_(0, 0, 0)  # A norm that is not finite: the step is lost.
-        self._optimizer.step(learning_rate(self._stage.rate, self._step, progress))
+        norm = self._optimizer.step(learning_rate(self._stage.rate, self._step, progress))
         decay = min(EMA, (1 + self._step) / (10 + self._step))
-        torch._foreach_lerp_([*self._mean.values()], [w.data for w in weights], 1 - decay)
+        weights = [weight.data for weight in self._weights.values()]
+        torch._foreach_lerp_([*self._mean.values()], weights, 1 - decay)
         self._step += 1
         parts |= {"gradient": norm.nan_to_num(0, 0, 0), "finite": torch.isfinite(norm).float()}
         # Cloned, since the next replay of a CUDA graph overwrites its outputs.

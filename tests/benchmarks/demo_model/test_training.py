@@ -10,7 +10,7 @@ import tomllib
 import pytest
 import torch
 from demo_model.export import export
-from demo_model.loop import Training, learning_rate, load
+from demo_model.loop import Optimizer, Training, learning_rate, load
 from demo_model.stages import STAGES, TinyStage, pixels
 from safetensors.torch import load_file
 from tiny_demo import new_stage
@@ -48,13 +48,36 @@ def test_a_stage_ends_by_the_clock_and_its_rate_with_it(sizes, done, tmp_path, m
 
 def test_a_row_without_a_finite_gradient_ends_the_run(sizes, done, tmp_path, monkeypatch):
     stage = new_stage(TinyStage, sizes, done)
-    weight = next(stage.network.parameters())
-    stage.loss = lambda step, _: {"loss": (weight * (torch.nan if step >= 20 else 1)).sum()}
+    weights = [*stage.network.parameters()]
+    stage.loss = lambda step, _: {
+        "loss": sum(weight.sum() for weight in weights) * (torch.nan if step >= 20 else 1)
+    }
     monkeypatch.setattr("time.monotonic", itertools.count(0, 10).__next__)
     with pytest.raises(FloatingPointError, match="tiny: no finite gradient from 20"):
         Training(stage, tmp_path).run(1, 60, math.inf)
     saved = load(tmp_path / "tiny.pt")
     assert (saved["step"], saved["seconds"]) == (20, 200), "steps and their time"
+
+
+def test_the_optimizer_moves_weights_as_pytorch_does():
+    network, other = torch.nn.Linear(3, 5), torch.nn.Linear(3, 5)
+    other.load_state_dict(network.state_dict())
+    ours = Optimizer(network)
+    theirs = [
+        torch.optim.Muon([other.weight], weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([other.bias], betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    for step in range(8):
+        for each in (network, other):
+            torch.manual_seed(step)
+            each.zero_grad()
+            (each(torch.randn(7, 3)) ** 3).sum().backward()
+        norm = torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        for optimizer in theirs:
+            optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+            optimizer.step()
+        torch.testing.assert_close(ours.step(0.1 / (step + 1)), norm)
+        torch.testing.assert_close(network.state_dict(), other.state_dict())
 
 
 def test_an_error_on_an_object_weighs_nine_times_as_much(sizes, done):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from demo_model.loop import Optimizer
 from demo_model.networks import Sizes, new_vae
 from demo_model.stages import FlowStage, Plan, SelfStage
 
@@ -32,3 +33,21 @@ def test_fused_and_replayed_steps_have_the_gradients_of_plain_ones(hopper, kind,
     for step, fused in enumerate(found(3)):
         for one, other in zip(plain[step % 6], fused, strict=True):
             assert float((other - one).norm()) <= 1e-2 * float(one.norm()) + 1e-6
+
+
+def test_replayed_steps_of_the_optimizer_are_those_of_a_cpu(hopper):
+    nets = {device: new_vae(Sizes.read()).to(device) for device in ("cpu", "cuda")}
+    nets["cuda"].load_state_dict(nets["cpu"].state_dict())
+    optimizers = {device: Optimizer(network) for device, network in nets.items()}
+    for step in range(5):
+        draws = torch.Generator().manual_seed(step)
+        for pair in zip(*(network.parameters() for network in nets.values()), strict=True):
+            gradient = torch.randn(pair[0].shape, generator=draws)
+            gradient[0] = torch.nan if step == 3 else gradient[0]
+            for weight in pair:
+                weight.grad = gradient.to(weight.device)
+        norms = [float(optimizer.step(1e-2 * (step + 1))) for optimizer in optimizers.values()]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-4, nan_ok=True)
+    for name, weight in nets["cpu"].state_dict().items():
+        moved = nets["cuda"].state_dict()[name].cpu()
+        assert float((moved - weight).norm()) <= 2e-2 * float(weight.norm()) + 1e-6, name
