@@ -1,5 +1,18 @@
-import sys
-from pathlib import Path
+import pytest
+import tiny_demo
+from demo_model.networks import Sizes
 
-# Benchmarks are not installed: what they import of each other is found beside them.
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+@pytest.fixture(scope="session")
+def preset(tmp_path_factory):
+    return tiny_demo.write_preset(tmp_path_factory.mktemp("preset"))
+
+
+@pytest.fixture(scope="session")
+def sizes(preset):
+    return Sizes.read(preset)
+
+
+@pytest.fixture(scope="session")
+def done(sizes):
+    return tiny_demo.checkpoints(sizes)

@@ -6,11 +6,9 @@ import pytest
 import torch
 from demo_model.evaluate import ATTRIBUTES, eager_bundle, held_out
 from demo_model.export import export
-from demo_model.networks import Sizes
 from demo_model.render import render
 from demo_model.world import Clip, Scene, Thing
 from demo_precision import Rollouts, decibels, lost, read_clip, scores_of
-from tiny_demo import checkpoints, write_preset
 
 from vidc.compiler.validate.scenario import Scenario
 
@@ -55,12 +53,12 @@ def test_scores_name_each_object_that_is_wrong():
     assert found["wrong"] == [wrong]
 
 
-def test_rollouts_are_the_same_at_another_batch_and_forced_by_their_own_latents(tmp_path):
+def test_rollouts_are_the_same_at_another_batch_and_forced_by_their_own_latents(
+    preset, sizes, done, tmp_path
+):
     """Three clips in batches of two, so the last one is padded; a switch before the third block."""
-    preset = write_preset(tmp_path)
-    sizes = Sizes.read(preset)
-    export(checkpoints(sizes), sizes, preset, tmp_path / "weights")
-    exact, single = (eager_bundle(tmp_path / "weights", batch, "cpu") for batch in (2, 1))
+    export(done, sizes, preset, tmp_path)
+    exact, single = (eager_bundle(tmp_path, batch, "cpu") for batch in (2, 1))
     rollouts = Rollouts.drawn(held_out(3, 0, 2), Scenario(3, 2, rollout=True), exact)
     embeds = rollouts.embeds(exact)
     assert embeds.shape[:2] == (3, 2)

@@ -1,14 +1,10 @@
 import shutil
-import sys
 from pathlib import Path
 
 import fused_on_cpu
 import plugin_build
 import pytest
 from plugin_host import Host
-
-# What a kernel is compared with lies among the benchmarks, which are not installed.
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 
 @pytest.fixture(scope="module", params=plugin_build.HEADERS or [""], ids=plugin_build.named)
