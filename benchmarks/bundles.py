@@ -41,7 +41,7 @@ from vidc.runtime.strict import plain
 
 
 def bytes_of(folder: Path, manifest: Manifest) -> dict[str, int]:
-    """Bytes of a bundle's weights on disk, and of its states in memory."""
+    """Bytes of a bundle's weights on disk, and of all engines' states, an encoder's included."""
     files = [path for path in (folder / "weights").rglob("*") if path.is_file()]
     states = {
         spec.name: math.prod(spec.shape) * spec.torch_dtype.itemsize
