@@ -12,10 +12,11 @@ Function = Callable[[Sequence[Tensor]], list[Tensor]]
 class Replayed:
     """A function that runs once as it is, then is captured and replayed.
 
-    The first call runs it without a graph, so that plans, workspaces and cached tensors are there:
-    a capture may not make them. The second call captures it; that call and all later ones replay.
-    Inputs keep their shapes. A call overwrites the outputs of the call before, and of other graphs
-    that share the memory ``pool``.
+    The first call runs without a graph, so that libraries and optimizers make what they keep: a
+    capture may not. The second call captures, which computes nothing, and replays, as all later
+    calls do. Inputs keep their shapes; other tensors that the function uses keep their memory. A
+    call overwrites the outputs of the call before, and of other graphs that share the memory
+    ``pool``.
     """
 
     def __init__(self, function: Function, pool: Any) -> None:

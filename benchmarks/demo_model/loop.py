@@ -22,10 +22,12 @@ _NO_MUON = ("embed_tokens", "patch_embedding", "relative_attention_bias", "proj_
 
 
 class Optimizer:
-    """Muon for matrices (convolutions as matrices of their outputs), AdamW for the rest.
+    """Muon for matrices (a convolution as one, with a row for each output), AdamW for the rest.
 
-    Both move weights in proportion to the learning rate. So they move copies at a rate of 1, on a
-    GPU by a CUDA graph, and the weights then go ``rate`` of the way to the copies.
+    A CUDA graph keeps the learning rate of its capture, but training changes it with each step. In
+    both optimizers a step is the rate times a change that does not depend on it. So they move
+    copies of the weights at a rate of 1, on a GPU by a CUDA graph, and the weights then go ``rate``
+    of the way to the copies.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -64,8 +66,10 @@ class Optimizer:
             copy.copy_(weight.view_as(copy))
             copy.grad = gradient.view_as(copy)
         norm = nn.utils.clip_grad_norm_(self._copies, 1.0)
+        # They share memory with those of the copies. If the norm is not finite, all become zero,
+        # and momentum alone moves the weights.
         for gradient in gradients:
-            gradient.nan_to_num_(0, 0, 0)  # A norm that is not finite: the step is lost.
+            gradient.nan_to_num_(0, 0, 0)
         for optimizer in self.both:
             optimizer.step()
         return [norm]
@@ -92,7 +96,7 @@ class Training:
             self._mean = {name: mean.to(stage.device) for name, mean in state["ema"].items()}
             self._step, self._seconds = state["step"], state["seconds"]
             for optimizer, each in zip(self._optimizer.both, state["optimizer"], strict=True):
-                optimizer.load_state_dict(each)
+                optimizer.load_state_dict({**optimizer.state_dict(), "state": each})
 
     def run(self, minutes: float, steps: int | None, deadline: float) -> bool:
         """Trains until the stage is over, and returns True, or until the deadline.
@@ -155,7 +159,7 @@ class Training:
         state = {
             "step": self._step, "seconds": self._seconds, "seed": self._stage.seed,
             "ema": self._mean, "network": self._weights, **more,
-            "optimizer": [each.state_dict() for each in self._optimizer.both],
+            "optimizer": [each.state_dict()["state"] for each in self._optimizer.both],
         }  # fmt: skip
         staging = self._path.with_suffix(".new")
         torch.save(state, staging)
