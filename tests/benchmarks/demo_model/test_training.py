@@ -28,6 +28,7 @@ def test_a_resumed_run_is_an_unbroken_one_bit_for_bit(kind, sizes, done, tmp_pat
     first, second = (load(folder / f"{kind.name}.pt") for folder in (whole, broken))
     assert first["step"] == second["step"] == 4
     assert first["facts"] == second["facts"]
+    assert all("param_groups" not in each for each in first["optimizer"]), "no rate, no device"
     began = new_stage(kind, sizes, done).network.state_dict()
     torch.testing.assert_close(first["ema"], second["ema"], rtol=0, atol=0)
     assert not any(torch.equal(value, began[name]) for name, value in first["ema"].items())
