@@ -26,6 +26,7 @@ from demo_model.networks import PRESET, Sizes
 from demo_model.reader import score
 from demo_model.render import render
 from demo_model.world import LENGTH, Clip, draw_clip, first_frame
+from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.validate import metrics
@@ -173,7 +174,11 @@ def main() -> None:
             bundle = eager_bundle(options.path, options.batch, options.device)
         else:
             bundle = load(options.path)
-        found = evaluate(bundle, options)
+        found = {
+            "decoder": options.decoder or bundle.spec.decoders[0],
+            "fingerprint": fingerprint(bundle.device, None if options.eager else options.path),
+            **evaluate(bundle, options),
+        }
     print(json.dumps(found, indent=1))
     sys.exit(bool(found["missed"]))
 

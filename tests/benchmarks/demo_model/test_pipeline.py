@@ -27,9 +27,23 @@ def test_a_trial_runs_from_nothing_to_judged_videos(preset, tmp_path):
     assert trained.stdout.endswith("all stages are over\n"), trained.stderr
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows if "done" in row] == ["vae", "tiny", "flow", "self"]
-    counts = ["--prompts", 4, "--switch", 5, "--long", 2, "--late", 7, "--batch", 2]
+    counts = [
+        "--device",
+        "cpu",
+        "--prompts",
+        4,
+        "--switch",
+        5,
+        "--long",
+        2,
+        "--late",
+        7,
+        "--batch",
+        2,
+    ]
     judged = python("demo_model.evaluate", tmp_path / "weights", "--eager", *counts)
     assert judged.returncode == 1, judged.stderr
     found = json.loads(judged.stdout)
     assert (found["color"]["n"] >= 4, found["switch"]["n"], found["long"]["n"]) == (True, 5, 2)
+    assert (found["decoder"], found["fingerprint"]["machine"]["gpu"]) == ("vae", None)
     assert found["missed"], "a model of twenty steps draws nothing right"
