@@ -1,14 +1,14 @@
 """Measures bundles in turns in one process, optionally beside the loop of LongLive's public code.
 
-    python benchmarks/bundles.py out/bf16 out/fp8 > benchmarks/results/longlive-1.3b-h200-fp8.json
+    python benchmarks/bundles.py out/bf16 out/fp8 > out/bf16-and-fp8.json
     python benchmarks/bundles.py out/bf16 out/fp8 --public eager compile --cold-starts 2
 
-``against first`` says how many times faster than the first bundle a stream is, by medians. The
-public loop has the steps and window of the first bundle. It also has its weights, unless
-``--weights`` names another bundle, which is necessary if the first one is in 8 bits. The loop's
-stream ends at 1024 latent frames, which are 148 samples after 20 rounds of warm-up. Two bundles of
-LongLive's size fit a GPU of 80 GB together. Cold starts come first and in turns, in processes of
-their own, with the memory that a bundle takes alone.
+``against first`` has the speedup over the first bundle, by medians, with its interval and verdict.
+The public loop takes steps and window from the first bundle, and its weights unless ``--weights``
+names another one in bf16, which is necessary if the first is in 8 bits. It ends at 1024 latent
+frames: after 20 rounds of warm-up, ``--samples`` may be 148 at most. Two bundles of LongLive's size
+fit a GPU of 80 GB together. Cold starts come first and in turns, each in a process of its own,
+which also measures the memory that a bundle takes alone.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def main() -> None:
     manifests = {name: read_manifest(folder) for name, folder in folders.items()}
     models = {name: model_from_json(manifest.config) for name, manifest in manifests.items()}
     if options.weights is not None and not options.public:
-        parser.error("--weights is of the public loop: add --public")
+        parser.error("--weights needs --public")
     if options.public and not isinstance(models[next(iter(models))], CausalVideo):
         parser.error("--public needs a causal video model as its first bundle")
     started: dict[str, list[Start]] = {name: [] for name in folders}

@@ -4,8 +4,8 @@
     PYTHONPATH=benchmarks python -m demo_model.evaluate out/demo-cpu-fp32
 
 The first form plays exported weights in PyTorch, the second a built bundle with a text encoder.
-Scenes are held out of training; of a prompt switch, only the scene after it is. Exits 1 if a target
-is missed.
+Scenes are held out of training; with a prompt switch, the later one is and the first one may be.
+Exits 1 if a target is missed.
 """
 
 import argparse
@@ -43,7 +43,7 @@ TARGETS = {
     "switch": 0.95, "long": 0.95,
 }  # fmt: skip
 ATTRIBUTES = ("color", "shape", "direction", "place")
-LATE = 5  # Blocks that a long run is read from.
+LAST = 5  # Blocks at the end of a long rollout, which are read.
 Judged = list[tuple[list[dict[str, bool]], dict[str, float]]]
 """The scores of each clip's objects, and its PSNR against the renderer."""
 
@@ -83,11 +83,11 @@ def changing(video: Tensor) -> Tensor:
     return ((video.amax(1) - video.amin(1)) > 0.05).any(0)
 
 
-def psnr(made: Tensor, asked: Tensor) -> dict[str, float]:
-    """PSNR in dB over all pixels of ``[3, T, H, W]``, and over those that change in ``asked``."""
-    area = changing(asked)
-    part = metrics.psnr(made[:, :, area], asked[:, :, area], peak=2)
-    return {"all": metrics.psnr(made, asked, peak=2), "changing": part}
+def psnr(made: Tensor, reference: Tensor) -> dict[str, float]:
+    """PSNR in dB over all pixels of ``[3, T, H, W]``, and over those that change in the second."""
+    area = changing(reference)
+    part = metrics.psnr(made[:, :, area], reference[:, :, area], peak=2)
+    return {"all": metrics.psnr(made, reference, peak=2), "changing": part}
 
 
 def rate(hits: Sequence[bool]) -> dict[str, float]:
@@ -126,13 +126,13 @@ def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
             for clip, own in zip(clips, made, strict=True)
         ]
 
-    late, switched = options.late, []
+    end, switched = options.blocks, []
     prompts = judged(held_out(options.prompts, 0), range(3))
     for index, at in enumerate((2, 3, 4, 5, 6)):
         clips = held_out(len(range(index, options.switch, 5)), 0, at)
         # The second block of the new prompt must be right.
         switched += judged(clips, range(at + 1, at + 2), at)
-    ends = judged(held_out(options.long, 1), range(max(0, late - LATE), late))
+    ends = judged(held_out(options.long, 1), range(max(0, end - LAST), end))
     found: dict[str, Any] = {"psnr": medians(prompts)}
     found |= {name: rate(hits) for name, hits in hits_of([row[0] for row in prompts]).items()}
     for name, rows in (("switch", switched), ("long", ends)):
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1, help="videos side by side, with --eager")
     parser.add_argument("--decoder", help="vae or taehv; the bundle's first by default")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--late", type=int, default=100, help="blocks of a long run")
+    parser.add_argument("--blocks", type=int, default=100, help="of a long rollout")
     for name, count in (("prompts", 200), ("switch", 100), ("long", 100)):
         parser.add_argument(f"--{name}", type=int, default=count, help="number of clips")
     options = parser.parse_args()

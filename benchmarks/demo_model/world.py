@@ -40,7 +40,7 @@ GROUNDS = {  # Colors in RGB (0..1).
     "": (0.52, 0.53, 0.55), "grass": (0.27, 0.42, 0.16), "sand": (0.74, 0.63, 0.44),
     "brick": (0.55, 0.31, 0.25), "wood": (0.50, 0.34, 0.20), "cloth": (0.46, 0.43, 0.56),
 }  # fmt: skip
-LIGHTS = {  # Factors of red, green and blue; what a pulse and a sweeping beam add at most.
+LIGHTS = {  # Factors of red, green and blue; largest gains of a pulse and of a sweeping beam.
     "": (1.0, 1.0, 1.0, 0, 0), "at dusk": (0.55, 0.58, 0.80, 0, 0),
     "in pulsing light": (1.0, 1.0, 1.0, 0.3, 0), "in sweeping light": (0.72, 0.72, 0.72, 0, 0.5),
 }  # fmt: skip
@@ -71,7 +71,7 @@ class Thing:
 
     @property
     def held_out(self) -> bool:
-        """True if no training shows it: one of six shapes of each color and direction."""
+        """True if no training shows it: one shape of six for each pair of color and direction."""
         shape = [*COLORS].index(self.color) + [*DIRECTIONS].index(self.direction) + 1
         return SHAPES[shape % len(SHAPES)] == self.shape
 
@@ -86,7 +86,7 @@ class Scene:
 
     @property
     def possible(self) -> bool:
-        """True if two objects differ in color and move in different rows or columns, so apart."""
+        """True if two objects differ in color and move along one axis in rows or columns apart."""
         colors = {thing.color for thing in self.things}
         across = {DIRECTIONS[thing.direction].index(0) for thing in self.things}
         rows = {PLACES[thing.place][axis] for thing in self.things for axis in across}
@@ -123,7 +123,7 @@ class Clip:
 
 
 def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
-    """A random scene, every second one of two objects, with this ``held_out`` if given."""
+    """A random scene of one or two objects; ``held_out``, if given, is the scene's."""
     count = choose.choice((1, 2))
     while True:
         drawn = [[choose.choice([*table]) for table in WORDS] for _ in range(count)]
@@ -136,8 +136,8 @@ def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
 def draw_clip(choose: random.Random, held_out: bool | None = None, at: int | None = None) -> Clip:
     """A random clip, with a prompt switch at frame ``at`` if it is given.
 
-    The later scene has another color or direction of one object. The last scene has this
-    ``held_out`` if given; with False, neither scene is held out.
+    The later scene has another color or direction of one object. With ``held_out`` True, the last
+    scene is held out; with False, no scene is; with None, any may be.
     """
     if at is None:
         return Clip(draw_scene(choose, held_out))

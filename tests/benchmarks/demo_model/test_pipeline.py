@@ -36,7 +36,7 @@ def test_a_trial_runs_from_nothing_to_judged_videos(preset, tmp_path):
         5,
         "--long",
         2,
-        "--late",
+        "--blocks",
         7,
         "--batch",
         2,
