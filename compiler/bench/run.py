@@ -29,8 +29,10 @@ from vidc.compiler.store.store import Store
 from vidc.compiler.validate.golden import read_prompts
 from vidc.plugins.errors import GateError
 from vidc.runtime.faults import gpu_faults
+from vidc.runtime.files import Files
 from vidc.runtime.manifest import Manifest
 from vidc.runtime.programs.spec import ProgramSpec
+from vidc.runtime.record import compare_record
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
     prompts, wanted = _prompts(folder, manifest.spec), {}
     if request.sweep is not None:
         key, values = request.sweep.key, request.sweep.values
+        with Files(folder, manifest.files) as files:
+            compare_record(files, manifest)  # Variants are resolved from the manifest's fields.
         wanted = {value: variant_settings(manifest, key, value) for value in values}
     # Cold starts run before this process uses the device.
     starts = _starts(request, note)

@@ -196,7 +196,8 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
         precision |= {group: config["precision"][group] for group in _groups(model)}
     document = {"description": "A variant of a bundle", "family": manifest.family, **tables}
     with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:
-        preset = Path(folder, f"{manifest.preset}.toml")
+        # A manifest of unknown origin may name a path.
+        preset = Path(folder, Path(f"{manifest.preset}.toml").name)
         preset.write_text(to_toml(document | {"precision": precision}) + "\n", encoding="utf-8")
         return resolve(
             str(preset),

@@ -69,6 +69,14 @@ def test_a_variant_of_another_precision_differs_in_all_groups():
     assert (variant.precision["transformer"], variant.precision["vae"]) == ("bf16", "fp32")
 
 
+def test_a_preset_named_like_a_path_writes_no_file_there(tmp_path):
+    _, manifest = built()
+    (tmp_path / "other.toml").write_text("kept")
+    manifest.preset = str(tmp_path / "other")
+    variant_settings(manifest, "stream.window", "9")
+    assert (tmp_path / "other.toml").read_text() == "kept"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "code"),
     [
