@@ -16,6 +16,7 @@ from vidc.compiler.bench.usage import MAX_SHARE
 from vidc.compiler.bench.verdict import LEAST_DELTA, LEAST_RATIO, Outcome, Verdict, judge
 from vidc.compiler.store.digest import flatten
 from vidc.plugins.errors import UsageError
+from vidc.plugins.untrusted_files import require_regular
 from vidc.runtime.strict import plain
 
 SCHEMA = 1
@@ -68,6 +69,7 @@ class Stored:
             UsageError: ``VIDC-BENCH-RESULT``, it cannot be read or has another schema.
         """
         try:
+            require_regular(path)
             with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
         except OSError as error:
@@ -87,6 +89,8 @@ class Stored:
             if not isinstance(machine, dict) or not isinstance(workload, dict):
                 raise TypeError("machine or workload is no table")
             disturbance = float(document["disturbance"] or 0.0)
+            if not found or not 0 <= disturbance <= 1:
+                raise ValueError("it has none of the metrics, or its disturbance is no share")
         except (
             ArithmeticError,
             AttributeError,

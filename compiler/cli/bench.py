@@ -14,7 +14,7 @@ from vidc.compiler.cli.output import (
     json_option,
     print_json,
     print_text,
-    why_not_writable,
+    why_not_beside,
 )
 from vidc.plugins.errors import GateError, UsageError
 
@@ -99,8 +99,10 @@ def command(
     if against:
         require_baselines(against)
     page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.bench.html")
+    if not page.name:
+        raise _no_place(page, "it is a folder")
     kept = page.with_suffix(".json")
-    _require_places(page, kept, compare)
+    _require_places(page, kept, compare, bundle)
     stored = None if compare is None else Stored.read(compare, decoding.metrics)
     dimension = None if swept is None else Dimension.parse(swept, family)
     protocol = Protocol(warmup, samples, seed)
@@ -227,9 +229,9 @@ def _sweep_table(result: "Result") -> list[tuple[str, ...]]:
     return rows
 
 
-def _require_places(page: Path, kept: Path, compare: Path | None) -> None:
+def _require_places(page: Path, kept: Path, compare: Path | None, bundle: Path) -> None:
     for file in (page, kept):
-        if (why := why_not_writable(file)) is not None:
+        if (why := why_not_beside(file, bundle)) is not None:
             raise _no_place(file, why)
     if kept == page:
         raise _no_place(page, "the result takes that name with .json")

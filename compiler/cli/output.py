@@ -146,6 +146,13 @@ def print_plan(
     print_text(fitted([(row.stage, row.status.value, "; ".join(row.reasons)) for row in rows]))
 
 
+def why_not_beside(file: Path, bundle: Path) -> str | None:
+    """Returns why a file about a bundle cannot be written, or None."""
+    if file.resolve().is_relative_to(bundle.resolve()):
+        return "a bundle stays as it was published"
+    return why_not_writable(file)
+
+
 def why_not_writable(file: Path) -> str | None:
     """Returns why a file cannot be written, or None; called before minutes of work."""
     if file.is_dir():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vidc.compiler.cli.group import PATH, Command, Invocation, bundle_argument, trust_option
-from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
+from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_beside
 from vidc.plugins.errors import GateError, UsageError, VidcError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def command(
 
     manifest = read_manifest(bundle)
     place = report or bundle.absolute().with_name(f"{bundle.absolute().name}.report.html")
-    if (why := _why_not(place, bundle)) is not None:
+    if (why := why_not_beside(place, bundle)) is not None:
         raise _no_report(place, why)
     if video is not None:
         _require_video(video, bundle, manifest)
@@ -253,7 +253,7 @@ def _require_video(video: Path, bundle: Path, manifest: "Manifest") -> None:
     from vidc.runtime.video import check_format
 
     check_format(video)
-    why = _why_not(video.absolute(), bundle)
+    why = why_not_beside(video.absolute(), bundle)
     if manifest.validation.level == "component":
         why = "the bundle is validated component by component: it has no rollout to show"
     if why is not None:
@@ -269,19 +269,13 @@ def _require_polygraphy(folder: Path, bundle: Path, manifest: "Manifest") -> Non
     from vidc.compiler.debug.golden_calls import require_graphs
 
     require_graphs(manifest)
-    why = _why_not((folder / "data.json" if folder.is_dir() else folder).absolute(), bundle)
+    why = why_not_beside((folder / "data.json" if folder.is_dir() else folder).absolute(), bundle)
     if why is not None:
         raise UsageError(
             "VIDC-VALIDATE-POLYGRAPHY",
             f"data for Polygraphy cannot be written to {folder}: {why}",
             "name another folder with --polygraphy",
         )
-
-
-def _why_not(file: Path, bundle: Path) -> str | None:
-    if file.resolve().is_relative_to(bundle.resolve()):
-        return "a bundle stays as it was published"
-    return why_not_writable(file)
 
 
 def _no_report(page: Path, why: str) -> UsageError:

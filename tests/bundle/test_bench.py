@@ -176,6 +176,21 @@ def test_a_sweep_builds_variants_and_compares_their_output(vidc, project, tmp_pa
     assert "Sweep of sampler.steps" in page.read_text()
 
 
+def test_a_report_never_goes_into_the_bundle_or_to_a_folder(vidc, project):
+    for report in (project.bundle / "manifest.html", project.bundle / "engines/new.html", "", "/"):
+        status, out, err = vidc(project.bundle, *ONCE, "--report", report)
+        assert (status, out, "VIDC-BENCH-REPORT" in err) == (2, "", True), err
+
+
+def test_a_sweep_of_a_changed_manifest_is_refused(vidc, project, tmp_path):
+    bundle = shutil.copytree(project.bundle, tmp_path / "changed")
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    del manifest["config"]["backend"]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    status, out, err = vidc(bundle, *ONCE, "--sweep", "window=9")
+    assert (status, out, "VIDC-BUNDLE-RECORD" in err) == (1, "", True), err
+
+
 def test_a_sweep_that_cannot_be_is_refused_before_anything_is_loaded(vidc, project, tmp_path):
     for swept, code in (
         ("windw=6", "VIDC-CONFIG-SETTING"),

@@ -1,4 +1,6 @@
 import json
+import math
+import os
 from contextlib import suppress
 
 import pytest
@@ -102,8 +104,17 @@ def test_rejects_invalid_result(tmp_path, text):
     assert error.value.code == "VIDC-BENCH-RESULT"
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "nowhere"):
+@pytest.mark.parametrize(("key", "value"), [("metrics", {}), ("disturbance", math.nan)])
+def test_a_result_without_metrics_or_a_share_is_refused(tmp_path, make_result, key, value):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"schema": SCHEMA, **make_result(n=6).to_json(), key: value}))
+    with pytest.raises(UsageError, match="it has none of the metrics, or its disturbance"):
+        Stored.read(path, METRICS)
+
+
+def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "pipe"):
         with pytest.raises(UsageError, match="VIDC-BENCH-RESULT"):
             Stored.read(path, METRICS)
 
