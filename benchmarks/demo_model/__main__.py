@@ -58,7 +58,11 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    over = train(parser.parse_args())
+    options = parser.parse_args()
+    steps = 1 if options.steps is None else options.steps
+    if min(60 * options.minutes - SAVING, options.scale, steps) <= 0:
+        parser.error(f"expected more than {SAVING / 60} minutes, scale above 0 and 1 step or more")
+    over = train(options)
     print("all stages are over" if over else "stopped: run the same command again")
 
 

@@ -156,17 +156,23 @@ def eager_bundle(weights: Path, batch: int, device: str) -> Bundle:
     return Bundle(CausalVideo, Resources(program_spec(config), engines, where, runners, text))
 
 
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("expected 1 or more")
+    return value
+
+
 def main() -> None:
     """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path, help="a bundle, or exported weights with --eager")
     parser.add_argument("--eager", action="store_true", help="play weights in PyTorch")
-    parser.add_argument("--batch", type=int, default=1, help="videos side by side, with --eager")
+    parser.add_argument("--batch", type=_count, default=1, help="videos side by side, with --eager")
     parser.add_argument("--decoder", help="vae or taehv; the bundle's first by default")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--blocks", type=int, default=100, help="of a long rollout")
+    parser.add_argument("--blocks", type=_count, default=100, help="of a long rollout")
     for name, count in (("prompts", 200), ("switch", 100), ("long", 100)):
-        parser.add_argument(f"--{name}", type=int, default=count, help="number of clips")
+        parser.add_argument(f"--{name}", type=_count, default=count, help="number of clips")
     options = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False  # Eager weights play in float32.
     with torch.no_grad():

@@ -115,22 +115,28 @@ class Training:
                 return False
             rows.append(self._take_step(progress))
             if ends_row := self._step % ROW == 0:
-                means = {n: float(sum(row[n] for row in rows)) / len(rows) for n in rows[0]}
-                self._log(means)
-                rows.clear()
-                if not means["finite"]:
-                    since = f"{self._stage.name}: no finite gradient from {self._step - ROW}"
-                    raise FloatingPointError(since)
+                self._end(rows)
             now = time.monotonic()
             self._seconds, before = self._seconds + now - before, now
             if ends_row and self._seconds - saved > SAVE_SECONDS:
                 self._save()
                 saved = self._seconds
+        if rows:
+            self._end(rows)
         self._stage.network.load_state_dict(self._mean)
         facts = self._stage.facts()
         self._log({"done": facts})
         self._save(done=True, facts=facts)
         return True
+
+    def _end(self, rows: list[dict[str, Tensor]]) -> None:
+        """Logs the means of a row and empties it."""
+        means = {n: float(sum(row[n] for row in rows)) / len(rows) for n in rows[0]}
+        self._log(means)
+        if not means["finite"]:
+            since = f"{self._stage.name}: no finite gradient from {self._step - len(rows)}"
+            raise FloatingPointError(since)
+        rows.clear()
 
     def _progress(self, minutes: float, steps: int | None) -> float:
         """Share of the stage that is over."""

@@ -58,6 +58,8 @@ def test_a_row_without_a_finite_gradient_ends_the_run(sizes, done, tmp_path, mon
         Training(stage, tmp_path).run(1, 60, math.inf)
     saved = load(tmp_path / "tiny.pt")
     assert (saved["step"], saved["seconds"]) == (20, 200), "steps and their time"
+    with pytest.raises(FloatingPointError, match="tiny: no finite gradient from 20"):
+        Training(stage, tmp_path).run(1, 23, math.inf)  # A row of three steps.
 
 
 def test_the_optimizer_moves_weights_as_pytorch_does():
