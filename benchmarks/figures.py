@@ -15,6 +15,7 @@ key ``*`` takes every entry of a list. ``--over`` makes the figure a ratio of me
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -86,16 +87,20 @@ class Figure:
         Machine and commit are read from the file. The arguments stand for what it does not name.
 
         Raises:
-            ValueError: there are no finite samples, the file names another machine or commit, or
-                neither file nor argument names one.
+            ValueError: there are no finite samples, the factor is not a finite one above 0, the
+                file names another machine or commit, or neither file nor argument names one.
         """
+        if not 0 < factor < math.inf:
+            raise ValueError(f"factor {factor}: expected a finite number above 0")
         document = json.loads((root / samples).read_text())
         values = samples_at(document, pointer)
+        machine = _agreed("machine", recorded_machine(document, pointer), machine, samples)
         if over is None:
             summary = Summary.of(values)
             median, ci95, n = summary.median, summary.ci95, summary.n
         else:
             below = samples_at(document, over)
+            _agreed("machine", recorded_machine(document, over), machine, samples)
             verdict = judge(below, values)
             median, ci95, n = verdict.speedup, verdict.speedup_ci95, min(len(values), len(below))
         return cls(
@@ -103,7 +108,7 @@ class Figure:
             ci95=None if ci95 is None else (ci95[0] * factor, ci95[1] * factor),
             n=n,
             unit=unit,
-            machine=_agreed("machine", recorded_machine(document, pointer), machine, samples),
+            machine=machine,
             date=date,
             commit=_agreed("commit", recorded_commit(document, pointer), commit, samples),
             samples=samples,
@@ -162,6 +167,8 @@ def samples_at(document: Any, pointer: str) -> list[float]:
     Raises:
         ValueError: there is nothing, or something other than numbers.
     """
+    if pointer and not pointer.startswith("/"):
+        raise ValueError(f"{pointer} is no JSON pointer: it must begin with /")
     found = [document]
     for key in pointer.split("/")[1:]:
         key = key.replace("~1", "/").replace("~0", "~")
@@ -324,7 +331,11 @@ def _agreed(what: str, recorded: str | None, given: str | None, file: str) -> st
 
 def _entries(value: Any, key: str) -> list[Any]:
     if isinstance(value, list):
-        return value if key == "*" else [value[int(key)]]
+        if key == "*":
+            return value
+        if key != str(abs(int(key))):
+            raise ValueError(f"{key} is no index of a list")
+        return [value[int(key)]]
     return [value[key]]
 
 

@@ -99,7 +99,9 @@ def test_finds_a_number_edited_in_a_document(project, monkeypatch):
     assert old != new
 
 
-@pytest.mark.parametrize("pointer", ["/missing", "/a/7", "/fingerprint", ""])
+@pytest.mark.parametrize(
+    "pointer", ["/missing", "/a/7", "/a/-1", "/a/01", "/fingerprint", "", "x/a"]
+)
 def test_refuses_a_pointer_without_samples(project, monkeypatch, pointer, capsys):
     samples = str(project / "benchmarks/results/run.json")
     with pytest.raises(SystemExit):
@@ -112,6 +114,24 @@ def test_refuses_another_machine_than_the_samples_name(project, monkeypatch, cap
     with pytest.raises(SystemExit):
         add_step(monkeypatch, project, "--machine", "another")
     assert "measured with machine 'a CPU, 2 cores', not 'another'" in capsys.readouterr().err
+
+
+def test_refuses_a_ratio_of_two_machines(project, monkeypatch, capsys):
+    file = project / "benchmarks/results/run.json"
+    other = {**MACHINE, "machine": {**MACHINE["machine"], "cores": 8}}
+    runs = {name: {"fingerprint": f, "s": SAMPLES} for name, f in (("a", MACHINE), ("b", other))}
+    file.write_text(json.dumps(runs))
+    with pytest.raises(SystemExit):
+        add(monkeypatch, "speedup", "--unit", "x", "--samples", str(file), "/b/s", "--over", "/a/s")
+    assert "measured with machine 'a CPU, 2 cores', not 'a CPU, 8 cores'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("factor", ["0", "-1", "nan", "inf"])
+def test_refuses_a_factor_that_is_no_unit(project, monkeypatch, factor, capsys):
+    with pytest.raises(SystemExit):
+        add_step(monkeypatch, project, "--factor", factor)
+    assert "expected a finite number above 0" in capsys.readouterr().err
+    assert figures.read_summary(project) == {}
 
 
 @pytest.mark.parametrize(
