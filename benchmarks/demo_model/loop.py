@@ -115,21 +115,21 @@ class Training:
                 return False
             rows.append(self._take_step(progress))
             if ends_row := self._step % ROW == 0:
-                self._end(rows)
+                self._end_row(rows)
             now = time.monotonic()
             self._seconds, before = self._seconds + now - before, now
             if ends_row and self._seconds - saved > SAVE_SECONDS:
                 self._save()
                 saved = self._seconds
         if rows:
-            self._end(rows)
+            self._end_row(rows)
         self._stage.network.load_state_dict(self._mean)
         facts = self._stage.facts()
         self._log({"done": facts})
         self._save(done=True, facts=facts)
         return True
 
-    def _end(self, rows: list[dict[str, Tensor]]) -> None:
+    def _end_row(self, rows: list[dict[str, Tensor]]) -> None:
         """Logs the means of a row and empties it."""
         means = {n: float(sum(row[n] for row in rows)) / len(rows) for n in rows[0]}
         self._log(means)

@@ -29,20 +29,8 @@ def test_a_trial_runs_from_nothing_to_judged_videos(preset, tmp_path):
     assert trained.stdout.endswith("all stages are over\n"), trained.stderr
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows if "done" in row] == ["vae", "tiny", "flow", "self"]
-    counts = [
-        "--device",
-        "cpu",
-        "--prompts",
-        4,
-        "--switch",
-        5,
-        "--long",
-        2,
-        "--blocks",
-        7,
-        "--batch",
-        2,
-    ]
+    counts = ["--prompts", 4, "--switch", 5, "--long", 2, "--blocks", 7]
+    counts += ["--batch", 2, "--device", "cpu"]
     judged = python("demo_model.evaluate", tmp_path / "weights", "--eager", *counts)
     assert judged.returncode == 1, judged.stderr
     found = json.loads(judged.stdout)
