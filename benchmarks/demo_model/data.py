@@ -73,28 +73,27 @@ def draw_layout(choose: random.Random, blocks: int, farthest: int) -> Layout:
     """A random layout of clips of so many blocks.
 
     Half of the layouts begin with the stream; the others are its first block and a stretch that
-    ends at a block below ``farthest``, drawn evenly in the logarithm. Three in five switch.
+    ends at a block below ``farthest``, drawn evenly in the logarithm. Nine in ten switch.
     """
     positions, known, switch = tuple(range(blocks)), 0, None
     if blocks > 3 and choose.random() < 0.5 and farthest > blocks:
         end = round(blocks * (farthest / blocks) ** choose.random())
         positions, known = (0, *range(end - blocks + 1, end)), 3
-    if choose.random() < 0.6 and blocks > 1:
+    if choose.random() < 0.9 and blocks > 1:
         switch = choose.randrange(max(1, known), blocks)
     return Layout(positions, known, switch)
 
 
 def draw_switch(choose: random.Random, at: int) -> Clip:
-    """A random clip with a prompt switch; more than half of them turn a bouncing object.
+    """A random clip with a prompt switch; more than half of them turn an object, which is harder.
 
-    That switch is the hardest to follow: an object that moves against its caption may also be on
-    its way back from an edge.
+    Of all switches, only three in ten do: two objects must keep their axis.
     """
     plain = choose.random() < 0.5  # Any switch will do.
     while True:
         clip = draw_clip(choose, False, at)
         pairs = zip(clip.scene.things, clip.shown(at).things, strict=True)
-        if plain or any(a.manner == "bouncing" and a.direction != b.direction for a, b in pairs):
+        if plain or any(old.direction != new.direction for old, new in pairs):
             return clip
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d, normalize, pad
 
 from demo_model.render import grid, light, outline, render
-from demo_model.world import COLORS, DIRECTIONS, PLACES, RADII, SHAPES, Clip, apart, positions
+from demo_model.world import COLORS, DIRECTIONS, PLACES, RADII, SHAPES, Clip, apart, velocities
 
 FOREIGN = 0.14  # Distance in RGB (0..1) from the ground, in any shadow, of an object's pixels.
 LEAST_AREA = 0.4  # Share of the smallest object's area below which nothing is there.
@@ -28,14 +28,14 @@ def score(video: Tensor, clip: Clip, frames: Tensor) -> list[dict[str, bool]]:
     names = ["color", "shape", "direction", *(["place"] if frames[0] == 0 else [])]
     things, masks, scores = clip.shown(int(frames[0])).things, read(video, clip, frames), []
     spare = [color for color in masks if color not in {thing.color for thing in things}]
-    for index, thing in enumerate(things):
+    for thing in things:
         color = thing.color if thing.color in masks else spare.pop(0) if spare else None
         shown: dict[str, str] = {}
         if color is not None:
             mask = masks[color]
             centers = torch.stack([_center(frame) for frame in mask])
             shown = {"color": color, "shape": _shape(mask, centers), "place": _place(centers[0])}
-            shown["direction"] = _direction(centers, clip, index, frames)
+            shown["direction"] = _direction(centers, float(velocities([thing]).norm()))
         scores.append({name: shown.get(name) == getattr(thing, name) for name in names})
     return scores
 
@@ -101,16 +101,9 @@ def _place(center: Tensor) -> str:
     return min(cells, key=lambda name: float(apart(center, cells[name]).norm()))
 
 
-def _direction(centers: Tensor, clip: Clip, index: int, frames: Tensor) -> str:
-    """The direction whose motion comes nearest; the caption's own where two are one motion."""
-    moved, scene = apart(centers[1:], centers[:-1]), clip.shown(int(frames[0]))
-    thing, distances = scene.things[index], {"none": float(moved.abs().nanmean())}
-    for direction in DIRECTIONS:
-        turned = replace(thing, direction=direction)
-        before = turned if scene is clip.scene else clip.scene.things[index]
-        first, later = (replace(scene, things=(each,)) for each in (before, turned))
-        (path,) = positions([Clip(first, later, clip.at)], 0, frames)
-        distances[direction] = float((moved - apart(path[1:], path[:-1])).abs().nanmean())
-    best, own = min(distances, key=distances.__getitem__), thing.direction
-    # Half a pixel in a hundred frames: from an edge, bouncing to either side is one motion.
-    return own if distances[own] <= distances[best] + 3e-5 else best
+def _direction(centers: Tensor, speed: float) -> str:
+    """The direction in which an object of this speed a frame moves most like the centers."""
+    steps = {name: speed * torch.tensor(toward) for name, toward in DIRECTIONS.items()}
+    steps["none"] = torch.zeros(2)
+    moved = apart(centers[1:], centers[:-1])
+    return min(steps, key=lambda name: float((moved - steps[name]).abs().nanmean()))

@@ -11,7 +11,7 @@ from torch import Tensor
 from demo_model.world import BLOCK, COLORS, GROUNDS, LIGHTS, RADII, Clip, apart, positions
 
 SHADOW, SHADE = (0.035, 0.045), 0.4  # Offset of an object's shadow, and the light that it takes.
-PULSE, SWEEP = 4 * BLOCK, 8 * BLOCK  # Periods of lights, in frames.
+CYCLE = 2 * BLOCK  # Period of lights, in frames.
 Size = tuple[int, int]  # Height and width in pixels.
 
 
@@ -94,9 +94,9 @@ def light(clips: Sequence[Clip], frames: Tensor, size: Size) -> Tensor:
     """Light of frames ``[N, T]``: factors ``[N, 3, T, H, W]``; time goes on at a prompt switch."""
     lights = torch.tensor([LIGHTS[clip.scene.light] for clip in clips])[..., None, None, None]
     even, pulse, sweep = lights.to(frames.device, non_blocking=True).tensor_split((3, 4), 1)
-    (x, y), time = grid(size, frames.device), frames[:, None, :, None, None]
-    beam = torch.exp(-(((x - y / 4 - time / SWEEP).remainder(1) - 0.5) / 0.16).square())
-    return even + pulse * torch.sin(math.tau * time / PULSE) + sweep * beam
+    (x, y), turn = grid(size, frames.device), frames[:, None, :, None, None] / CYCLE
+    beam = torch.exp(-(((x - y / 4 - turn).remainder(1) - 0.5) / 0.16).square())
+    return even + pulse * torch.sin(math.tau * turn) + sweep * beam
 
 
 def _waves(x: Tensor, y: Tensor, frequency: float, seed: int, stretch: float = 1.0) -> Tensor:

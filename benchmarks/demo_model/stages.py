@@ -34,10 +34,11 @@ class Plan:
     blocks: int = 9  # Of a clip.
     farthest: int = 128  # Blocks of the longest stream that clips are taken from.
     shelves: int = 8  # Clip layouts in memory at once.
-    shelf_clips: int = 32  # Clips of one layout.
+    shelf_clips: int = 64  # Clips of one layout.
     shelf_first_blocks: int = 2048  # First blocks in memory at once.
-    shelf_steps: int = 240  # Training steps before shelves are rendered anew.
-    emphasis: float = 8.0  # Errors are weighted 1 + emphasis * coverage by objects.
+    shelf_steps: int = 480  # Training steps before shelves are rendered anew.
+    emphasis: float = 8.0  # Errors are weighted 1 + emphasis * coverage by objects,
+    turning: float = 3.0  # and by this in the two blocks after a prompt switch.
     disturbance: float = 0.2  # Largest standard deviation of noise added to clean histories.
     measured: int = 8  # Batches that measure a finished VAE.
 
@@ -108,7 +109,7 @@ class Stage:
 class VaeStage(Stage):
     """The VAE: errors of pixels and of edges at three sizes, and a small divergence."""
 
-    name, minutes, rate = "vae", 6.0, 2e-3
+    name, minutes, rate = "vae", 5.0, 2e-3
 
     def create(self, done: Mapping[str, Any]) -> nn.Module:
         return new_vae(self.sizes)
@@ -205,7 +206,7 @@ class TinyStage(Stage):
 class FlowStage(Stage):
     """Transformer and text encoder after clean blocks of the renderer, at the sampler's sigmas."""
 
-    name, minutes, rate = "flow", 8.5, 2e-3
+    name, minutes, rate = "flow", 7.5, 2e-3
 
     def create(self, done: Mapping[str, Any]) -> nn.Module:
         self._model, self._text = new_transformer(self.sizes), new_text_encoder(self.sizes)
@@ -306,6 +307,8 @@ class FlowStage(Stage):
         # The target flow leads to the renderer's block, also from a block that the model made.
         wrong = flows - (noisy - clean[:, known:]) / level
         weight = 1 + self.plan.emphasis * shown[:, known:, :, None]
+        if (switch := shelf.streams.layout.switch) is not None:
+            weight[:, switch - known : switch - known + 2] *= self.plan.turning
         return (weight * wrong.square()).mean()
 
     def _steps(self, choose: random.Random) -> Sequence[float]:
@@ -321,7 +324,7 @@ class SelfStage(FlowStage):
     gradient passes through latents.
     """
 
-    name, minutes, rate = "self", 8.0, 4e-4
+    name, minutes, rate = "self", 9.0, 4e-4
 
     def create(self, done: Mapping[str, Any]) -> nn.Module:
         network = super().create(done)
@@ -335,4 +338,4 @@ class SelfStage(FlowStage):
 
 
 STAGES: Sequence[type[Stage]] = (VaeStage, TinyStage, FlowStage, SelfStage)
-"""In the order of training: 24 minutes in all."""
+"""In the order of training: 23 minutes in all."""

@@ -3,9 +3,8 @@
 A caption decides its video: place, motion and light are functions of caption and frame. Lengths are
 in units of the picture (0..1 from left to right and from top to bottom), times in video frames.
 
-Objects never stop. One that *moves* leaves at one edge and enters at the opposite one; one that
-*bounces* turns at the middle of the outer rows or columns of the nine places. Either period is a
-whole number of blocks, so the positions at which blocks begin form a finite set.
+Objects never stop: one that leaves at an edge enters at the opposite one. Periods of motions and
+lights are whole numbers of blocks, so what blocks begin with forms a finite set.
 """
 
 import random
@@ -27,7 +26,6 @@ COLORS = {
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
 RADII = {"small": 0.105, "": 0.13, "big": 0.155}
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
-MANNERS = ("moving", "bouncing")
 PERIODS = {"slowly": 16, "": 8, "quickly": 4}  # Blocks after which a motion repeats.
 PLACES = {
     "the upper left": (0, 0), "the top": (1, 0), "the upper right": (2, 0),
@@ -35,7 +33,7 @@ PLACES = {
     "the lower left": (0, 2), "the bottom": (1, 2), "the lower right": (2, 2),
 }  # fmt: skip
 """Column and row of three; without a place an object begins in the middle."""
-WORDS = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)  # Of a ``Thing``'s fields.
+WORDS = (COLORS, SHAPES, DIRECTIONS, RADII, PERIODS, PLACES)  # Of a ``Thing``'s fields.
 GROUNDS = {  # Colors in RGB (0..1).
     "": (0.52, 0.53, 0.55), "grass": (0.27, 0.42, 0.16), "sand": (0.74, 0.63, 0.44),
     "brick": (0.55, 0.31, 0.25), "wood": (0.50, 0.34, 0.20), "cloth": (0.46, 0.43, 0.56),
@@ -47,7 +45,6 @@ LIGHTS = {  # Factors of red, green and blue; largest gains of a pulse and of a 
 PAD_ID, END_ID, UNKNOWN = 0, 1, "<unk>"
 LENGTH = 32  # Tokens of every caption; the longest one has 29 with its end.
 BLOCK = 12  # Video frames of every block but the first, which has three fewer.
-LOWEST, HIGHEST = 1 / 6, 5 / 6  # Centers of the outer places, at which bouncing objects turn.
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,6 @@ class Thing:
     shape: str
     direction: str
     size: str = ""
-    manner: str = "moving"
     speed: str = ""
     place: str = ""
 
@@ -66,7 +62,7 @@ class Thing:
     def caption(self) -> str:
         """The words for it."""
         place = f"from {self.place}" if self.place else ""
-        words = ("a", self.size, self.color, self.shape, self.manner, self.direction, self.speed)
+        words = ("a", self.size, self.color, self.shape, "moving", self.direction, self.speed)
         return " ".join(word for word in (*words, place) if word)
 
     @property
@@ -109,8 +105,7 @@ class Scene:
 class Clip:
     """A scene from frame 0 on, and the one that takes its place with frame ``at``, if any.
 
-    The later scene differs in colors and directions alone. An object is where it was at frame
-    ``at``; if its direction is another one, its motion begins anew there.
+    The later scene differs in colors and directions alone. Objects go on from where they are.
     """
 
     scene: Scene
@@ -166,28 +161,22 @@ def positions(clips: Sequence[Clip], index: int, frames: Tensor) -> Tensor:
     """Centers (x, y) of an object of each clip, float64 ``[N, T, 2]``; frames as for ``render``."""
     before = [clip.scene.things[index] for clip in clips]
     after = [clip.shown(clip.at).things[index] for clip in clips]
-    at = torch.tensor([clip.at for clip in clips])[:, None]
     start = torch.tensor([PLACES[thing.place] for thing in before]).double()[:, None] / 3 + 1 / 6
-    path, turned = _path(before, start, frames), _path(before, start, at)
-    turns = [old.direction != new.direction for old, new in zip(before, after, strict=True)]
-    later = (frames >= at) & torch.tensor(turns)[:, None]
-    return torch.where(later[..., None], _path(after, turned, frames - at), path)
+    at = torch.tensor([clip.at for clip in clips])[:, None]
+    early, late = frames.minimum(at)[..., None], (frames - at).clamp_min(0)[..., None]
+    return (start + velocities(before) * early + velocities(after) * late).remainder(1)
 
 
-def _path(things: Sequence[Thing], start: Tensor, elapsed: Tensor) -> Tensor:
-    """Centers ``[N, T, 2]``, ``elapsed`` frames after ``start``; both motions are closed forms."""
-    toward = torch.tensor([DIRECTIONS[thing.direction] for thing in things]).double()[:, None]
-    periods = torch.tensor([BLOCK * PERIODS[thing.speed] for thing in things])[:, None, None]
-    bounces = torch.tensor([thing.manner == "bouncing" for thing in things])[:, None, None]
-    cycles, width = elapsed.double()[..., None] / periods * toward, HIGHEST - LOWEST
-    unfolded = (start - LOWEST + 2 * width * cycles).remainder(2 * width)
-    bounced = LOWEST + torch.minimum(unfolded, 2 * width - unfolded)
-    return torch.where(bounces, bounced, (start + cycles).remainder(1))
+def velocities(things: Sequence[Thing]) -> Tensor:
+    """Steps (x, y) from frame to frame, float64 ``[N, 1, 2]``."""
+    toward = torch.tensor([DIRECTIONS[thing.direction] for thing in things]).double()
+    periods = torch.tensor([BLOCK * PERIODS[thing.speed] for thing in things])
+    return (toward / periods[:, None])[:, None]
 
 
 def vocabulary() -> list[str]:
     """Every token, in the order of their ids."""
-    tables = (*WORDS, GROUNDS, LIGHTS, ["a and from over"])
+    tables = (*WORDS, GROUNDS, LIGHTS, ["a and from moving over"])
     words = {word for table in tables for entry in table for word in entry.split()}
     return ["<pad>", "</s>", UNKNOWN, *sorted(words)]
 

@@ -44,20 +44,13 @@ def test_clips_drawn_together_are_those_drawn_alone_and_frame_by_frame(seed, cou
 
 @given(SEEDS, st.integers(0, 2000))
 def test_objects_move_evenly_and_repeat_after_their_period(seed, frame):
-    """Between two frames an object goes one step, less where it turns; bouncing ones stay in."""
     scene = draw_scene(random.Random(seed))
     for index, thing in enumerate(scene.things):
         period = world.BLOCK * world.PERIODS[thing.speed]
         (path,) = positions([Clip(scene)], index, frame + torch.arange(period + 1))
         assert torch.allclose(apart(path[0], path[-1]), path.new_zeros(2))
         toward = torch.tensor(world.DIRECTIONS[thing.direction]).double()
-        moved = apart(path[1:], path[:-1])
-        if thing.manner == "moving":
-            assert torch.allclose(moved, toward / period)
-        else:
-            step = 2 * (world.HIGHEST - world.LOWEST) / period
-            assert torch.isclose(moved.abs(), step * toward.abs()).all(1).sum() >= period - 2
-            assert torch.allclose(path, path.clamp(world.LOWEST, world.HIGHEST), rtol=0, atol=1e-9)
+        assert torch.allclose(apart(path[1:], path[:-1]), toward / period)
 
 
 @given(SEEDS, st.integers(1, 300))
@@ -69,8 +62,8 @@ def test_a_switch_keeps_places_and_changes_what_it_names(seed, at):
         first, second = positions([before, after], index, at + torch.arange(4))
         assert torch.equal(first[0], second[0])
         if new.direction == old.direction:
-            assert torch.equal(first, second)
-        elif new.manner == "moving":
+            torch.testing.assert_close(first, second)
+        else:
             moved = apart(second[3], second[0])
             assert (moved * torch.tensor(world.DIRECTIONS[new.direction])).sum() > 0
     assert torch.equal(frames_of(before, at - 1, 1)[0], frames_of(after, at - 1, 1)[0])

@@ -6,14 +6,18 @@ import json
 import math
 import random
 import tomllib
+from dataclasses import replace
 
 import pytest
 import torch
+from demo_model.data import Shelf
 from demo_model.export import export
 from demo_model.loop import Optimizer, Training, learning_rate, load
-from demo_model.stages import STAGES, TinyStage, pixels
+from demo_model.stages import STAGES, FlowStage, TinyStage, pixels
+from demo_model.stream import Layout, Streams
+from demo_model.world import LENGTH
 from safetensors.torch import load_file
-from tiny_demo import new_stage
+from tiny_demo import PLAN, new_stage
 
 
 @pytest.mark.parametrize("kind", STAGES)
@@ -89,6 +93,24 @@ def test_an_error_on_an_object_weighs_nine_times_as_much(sizes, done):
     errors = [(weight == value).float() for value in (1, 9)]
     ground, thing = (pixels(each, weight) / each.mean() for each in errors)
     assert float(thing / ground) == pytest.approx(9)
+
+
+def test_errors_after_a_switch_weigh_as_much_as_planned(sizes, done):
+    stage = new_stage(FlowStage, sizes, done)
+    layout = Layout(range(4), known=1, switch=2)
+    shelf = Shelf(
+        Streams(layout, sizes.stream, stage.device),
+        *(torch.rand(2, 4, 3, *shape) for shape in (sizes.stream.latent, (1, 1))),
+        torch.ones(2, 2, LENGTH, dtype=torch.int64),
+    )
+    tokens, *batch = stage._batch(shelf, 2, torch.Generator().manual_seed(0))
+    errors = []
+    for turning in (0, 1, 3):
+        stage.plan = replace(PLAN, turning=turning)
+        errors.append(float(stage._error(shelf, (), *stage._embeds([tokens]), *batch)))
+    none, once, thrice = errors
+    assert 0 < none < once
+    assert thrice - none == pytest.approx(3 * (once - none), rel=1e-4)
 
 
 def test_the_tiny_stage_trains_what_vidc_runs(sizes, done):
