@@ -2,8 +2,8 @@
 
 Prints JSON, and a line for each candidate on standard error:
 
-    python benchmarks/demo_precision.py out/demo-h100-bf16 out/demo-h100-fp8-linear \\
-      > benchmarks/results/demo-precision-h100.json
+    python benchmarks/demo_precision.py out/demo-bf16 out/demo-fp8-linear \\
+      > benchmarks/results/demo-precision-h200.json
     python benchmarks/demo_precision.py --calibration out/demo-calibration fp8-linear int8-static
 
 A candidate is a bundle, or the name of a recipe, whose quantized layers PyTorch runs. All of them
