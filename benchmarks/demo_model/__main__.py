@@ -8,7 +8,9 @@ ends with the export to ``DIR/weights``. ``--set NAME=VALUE`` changes a field of
 """
 
 import argparse
+import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,12 @@ from demo_model.stages import STAGES, Plan
 SAVING = 15.0  # Seconds of a run that are left for its last checkpoint.
 
 
-def train(options: argparse.Namespace) -> bool:
+def train(options: argparse.Namespace, plan: Plan) -> bool:
     """Trains for the time given; returns True once all stages are over."""
     deadline = time.monotonic() + 60 * options.minutes - SAVING
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = options.device == "cuda"
     sizes, folder = Sizes.read(options.preset), options.dir
-    settings = dict(each.split("=") for each in options.set)
-    plan = Plan(**{name: type(getattr(Plan, name))(v) for name, v in settings.items()})
     done: dict[str, Any] = {}
     for kind in STAGES:
         path = folder / f"{kind.name}.pt"
@@ -62,7 +62,19 @@ def main() -> None:
     steps = 1 if options.steps is None else options.steps
     if min(60 * options.minutes - SAVING, options.scale, steps) <= 0:
         parser.error(f"expected more than {SAVING / 60} minutes, scale above 0 and 1 step or more")
-    over = train(options)
+    try:
+        changed = dict(each.split("=") for each in options.set)
+        plan = Plan(**{name: type(getattr(Plan, name))(v) for name, v in changed.items()})
+    except (AttributeError, ValueError) as error:
+        parser.error(f"--set: {error}; expected NAME=NUMBER of {', '.join(asdict(Plan()))}")
+    own = {"seed": options.seed, "plan": asdict(plan), "preset": options.preset.read_text()}
+    settings = options.dir / "settings.json"
+    if not settings.exists():
+        options.dir.mkdir(parents=True, exist_ok=True)
+        settings.write_text(json.dumps(own, indent=1) + "\n")
+    if json.loads(settings.read_text()) != own:
+        parser.error(f"{options.dir} has a training of another seed, preset or --set; change --dir")
+    over = train(options, plan)
     print("all stages are over" if over else "stopped: run the same command again")
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from demo_model.export import FILES
+from demo_model.export import FILES, SHIPPED
 from demo_model.networks import PRESET, Sizes
 from demo_model.reader import score
 from demo_model.render import render
@@ -145,8 +145,8 @@ def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
 
 def eager_bundle(weights: Path, batch: int, device: str) -> Bundle:
     """A bundle whose engines are PyTorch in float32, from exported weights."""
-    preset = weights / "preset.toml"
-    sizes, where = Sizes.read(preset if preset.exists() else PRESET), torch.device(device)
+    preset = PRESET if weights.samefile(SHIPPED) else weights / "preset.toml"
+    sizes, where = Sizes.read(preset), torch.device(device)
     config = replace(sizes.config, stream=replace(sizes.config.stream, batch=batch))
     files = {Path(file).parent.name: weights / file for file in FILES.values()}
     engines = eager_engines(config, files, dict.fromkeys(files, "fp32"), where)

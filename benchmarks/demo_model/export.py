@@ -27,9 +27,11 @@ FILES = {
 def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> None:
     """Writes ``out`` anew from finished stages, with the preset and the latents' statistics in it.
 
+    Until all is written, ``out`` is as it was.
+
     Raises:
         ValueError: a value does not fit float16, or the preset has not exactly one line for each of
-            the statistics. ``out`` is then as it was.
+            the statistics.
     """
     own = {f"{stage}.{n}": w for stage in ("vae", "tiny") for n, w in done[stage]["ema"].items()}
     tensors = {name: w.cpu().half().contiguous() for name, w in (own | done["self"]["ema"]).items()}
@@ -41,24 +43,27 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> No
         text, count = re.subn(rf"latents_{key} = \[.*\]", f"latents_{key} = [{values}]", text)
         if count != 1:
             raise ValueError(f"the preset has {count} lines latents_{key} = [...]; expected one")
-    shutil.rmtree(out, ignore_errors=True)
+    new = out.with_name(f".{out.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
     for head, file in FILES.items():
-        (out / file).parent.mkdir(parents=True)
+        (new / file).parent.mkdir(parents=True)
         part = {n.removeprefix(f"{head}."): w for n, w in tensors.items() if n.startswith(head)}
-        save_file(part, out / file, metadata={"format": "pt"})
+        save_file(part, new / file, metadata={"format": "pt"})
     config = {"model_type": "umt5", **asdict(sizes.text)}
-    (out / "text_encoder/config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (out / "tokenizer").mkdir()
-    tokenizer().save(str(out / "tokenizer/tokenizer.json"))
-    (out / "NOTICE.md").write_bytes(notice)
+    (new / "text_encoder/config.json").write_text(json.dumps(config, indent=1) + "\n")
+    (new / "tokenizer").mkdir()
+    tokenizer().save(str(new / "tokenizer/tokenizer.json"))
+    (new / "NOTICE.md").write_bytes(notice)
     files: dict[str, dict[str, Any]] = {
-        f.relative_to(out).as_posix(): {"bytes": f.stat().st_size, "sha256": sha256_file(f)}
-        for f in sorted(out.rglob("*"))
+        f.relative_to(new).as_posix(): {"bytes": f.stat().st_size, "sha256": sha256_file(f)}
+        for f in sorted(new.rglob("*"))
         if f.is_file()
     }
     keys = ("step", "seconds", "seed", "facts")
     trained = {name: {key: state[key] for key in keys} for name, state in done.items()}
     total = sum(file["bytes"] for file in files.values())
     document = {"bytes": total, "files": files, "trained": trained}
-    (out / "digests.json").write_text(json.dumps(document, indent=1) + "\n")
-    (out / "preset.toml").write_text(text)
+    (new / "digests.json").write_text(json.dumps(document, indent=1) + "\n")
+    (new / "preset.toml").write_text(text)
+    shutil.rmtree(out, ignore_errors=True)
+    new.rename(out)

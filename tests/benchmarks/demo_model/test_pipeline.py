@@ -21,10 +21,12 @@ def python(*arguments):
 def test_a_trial_runs_from_nothing_to_judged_videos(preset, tmp_path):
     command = ["demo_model", "--dir", tmp_path, "--preset", preset, "--steps", 20]
     command += [f"--set={name}={value}" for name, value in asdict(PLAN).items()]
-    for bad in (("--minutes", 0.25), ("--scale", 0), ("--steps", -1)):
-        assert python(*command, *bad).returncode == 2
+    for bad in ("--minutes=0.25", "--scale=0", "--steps=-1", "--set=clips", "--set=x=1"):
+        assert python(*command, bad).returncode == 2
     stopped = python(*command, "--minutes", 0.27)
     assert stopped.stdout.endswith("stopped: run the same command again\n"), stopped.stderr
+    other = python(*command, "--seed", 1)
+    assert "another seed" in other.stderr
     trained = python(*command, "--minutes", 30)
     assert trained.stdout.endswith("all stages are over\n"), trained.stderr
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

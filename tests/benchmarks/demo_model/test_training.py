@@ -132,7 +132,7 @@ def test_the_tiny_stage_trains_what_vidc_runs(sizes, done):
             torch.testing.assert_close(made, whole[direction], atol=1e-5, rtol=0)
 
 
-def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_path):
+def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_path, monkeypatch):
     export(done, sizes, preset, tmp_path)
     files = json.loads((tmp_path / "digests.json").read_text())["files"]
     vae = tomllib.loads((tmp_path / "preset.toml").read_text())["vae"]
@@ -149,4 +149,7 @@ def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_pa
     for given, of, said in ((broken, preset, r"tiny\.x has values"), (done, twice, "has 2 lines")):
         with pytest.raises(ValueError, match=said):
             export(given, sizes, of, tmp_path)
-    assert (tmp_path / "digests.json").exists()
+    monkeypatch.setattr("demo_model.export.save_file", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export(done, sizes, preset, tmp_path)
+    assert load_file(tmp_path / "vae/diffusion_pytorch_model.safetensors")
