@@ -72,8 +72,9 @@ def autocast(device: torch.device) -> torch.autocast:
 def draw_layout(choose: random.Random, blocks: int, farthest: int) -> Layout:
     """A random layout of clips of so many blocks.
 
-    Half of the layouts begin with the stream; the others are its first block and a stretch that
-    ends at a block below ``farthest``, drawn evenly in the logarithm. Nine in ten switch.
+    Half of the layouts are the stream's first blocks. The others are its first block and a later
+    stretch, whose first two blocks are given too; the stretch ends at a block below ``farthest``,
+    drawn evenly in the logarithm. Nine in ten switch.
     """
     positions, known, switch = tuple(range(blocks)), 0, None
     if blocks > 3 and choose.random() < 0.5 and farthest > blocks:
@@ -85,9 +86,9 @@ def draw_layout(choose: random.Random, blocks: int, farthest: int) -> Layout:
 
 
 def draw_switch(choose: random.Random, at: int) -> Clip:
-    """A random clip with a prompt switch; more than half of them turn an object, which is harder.
+    """A random clip with a prompt switch; two in three turn an object, which is harder.
 
-    Of all switches, only three in ten do: two objects must keep their axis.
+    Of switches of ``draw_clip``, one in three does, since two objects must keep a common axis.
     """
     plain = choose.random() < 0.5  # Any switch will do.
     while True:

@@ -116,15 +116,21 @@ def _right(things: Sequence[dict[str, bool]]) -> bool:
 
 
 def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
-    """All figures by name, for the options of the command line."""
+    """All figures by name, for the options of the command line, and what each clip showed."""
+    seen: list[dict[str, Any]] = []
 
     def judged(clips: Sequence[Clip], blocks: range, switch: int | None = None) -> Judged:
         frames = torch.arange(first_frame(blocks.start), first_frame(blocks.stop))
         made = videos(bundle, clips, blocks, switch, options.decoder)
-        return [
+        rows = [
             (score(own, clip, frames), psnr(own, render([clip], frames, bundle.spec.video)[0][0]))
             for clip, own in zip(clips, made, strict=True)
         ]
+        for clip, (things, decibels) in zip(clips, rows, strict=True):
+            captions = [each.caption for each in (clip.scene, clip.later) if each]
+            row = {"captions": captions, "switch": switch, "blocks": [blocks.start, blocks.stop]}
+            seen.append({**row, "scores": things, "psnr": decibels, "right": _right(things)})
+        return rows
 
     end, switched = options.blocks, []
     prompts = judged(held_out(options.prompts, 0), range(3))
@@ -140,7 +146,7 @@ def evaluate(bundle: Bundle, options: argparse.Namespace) -> dict[str, Any]:
     found["missed"] = [
         name for name, least in TARGETS.items() if found.get(name, {"rate": 0})["rate"] < least
     ]
-    return found
+    return {**found, "clips": seen}
 
 
 def eager_bundle(weights: Path, batch: int, device: str) -> Bundle:

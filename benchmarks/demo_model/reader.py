@@ -1,6 +1,7 @@
 """Reads objects off a video: color, shape, direction and place, by pixels.
 
-The reader is told the caption's ground and light, and of the objects only their number.
+``read`` is told ground, light and the number of objects. ``score`` also uses an object's color, to
+find its pixels, and its speed, to read its direction.
 """
 
 from dataclasses import replace
@@ -12,8 +13,8 @@ from torch.nn.functional import max_pool2d, normalize, pad
 from demo_model.render import grid, light, outline, render
 from demo_model.world import COLORS, DIRECTIONS, PLACES, RADII, SHAPES, Clip, apart, velocities
 
-FOREIGN = 0.14  # Distance in RGB (0..1) from the ground, in any shadow, of an object's pixels.
-LEAST_AREA = 0.4  # Share of the smallest object's area below which nothing is there.
+FOREIGN = 0.14  # Least distance in RGB (0..1) of an object's pixels from the ground, shaded or not.
+LEAST_AREA = 0.4  # In squares of the smallest radius: objects cover 1.5 or more.
 _Y, _X = torch.meshgrid(*[torch.linspace(-1.2, 1.2, 481)] * 2, indexing="ij")
 AREAS = {s: 2.4**2 * float((outline(s, _X, _Y) < 0).float().mean()) for s in SHAPES}
 """Areas of shapes of radius 1."""
@@ -23,7 +24,7 @@ def score(video: Tensor, clip: Clip, frames: Tensor) -> list[dict[str, bool]]:
     """Attributes of each object that a video ``[3, T, H, W]`` (-1..1) shows right.
 
     ``frames`` are the clip's, ``[T]``; a place is read only from frame 0 on. An object is read from
-    the pixels of its color, else from those of one that no object has.
+    the pixels of its color, else from those of a color that no object has.
     """
     names = ["color", "shape", "direction", *(["place"] if frames[0] == 0 else [])]
     things, masks, scores = clip.shown(int(frames[0])).things, read(video, clip, frames), []

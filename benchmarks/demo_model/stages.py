@@ -1,7 +1,8 @@
 """The four stages of training: each a network, its loss, and its share of the time.
 
-All losses are regressions to one target for each input. No critic is needed, since captions and
-history decide the video: the best answer at every level of noise is the clean latent itself.
+But for the VAE's divergence, losses are regressions to one target for each input. No critic is
+needed, since captions and history decide the video: the best answer at every level of noise is the
+clean latent itself.
 """
 
 import random
@@ -26,7 +27,10 @@ from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
 
 @dataclass(frozen=True)
 class Plan:
-    """Batch sizes and numbers of clips, for one H100; lower ones make a trial on a CPU."""
+    """Batch sizes and numbers of clips, for one H100 or H200; lower ones make a trial on a CPU.
+
+    A shelf has encoded clips of one layout in memory, which batches are drawn from.
+    """
 
     vae_clips: int = 12  # Of 17 frames; in the first half of the VAE's time, 36 clips of 5.
     clips: int = 16  # Clips of a batch.
@@ -38,7 +42,7 @@ class Plan:
     shelf_first_blocks: int = 2048  # First blocks in memory at once.
     shelf_steps: int = 480  # Training steps before shelves are rendered anew.
     emphasis: float = 8.0  # Errors are weighted 1 + emphasis * coverage by objects,
-    turning: float = 3.0  # and by this in the two blocks after a prompt switch.
+    after_switch: float = 3.0  # and by this in the two blocks after a prompt switch.
     disturbance: float = 0.2  # Largest standard deviation of noise added to clean histories.
     measured: int = 8  # Batches that measure a finished VAE.
 
@@ -46,7 +50,7 @@ class Plan:
 class Stage:
     """One stage; a step's random numbers depend on seed and step alone, so a run can resume.
 
-    ``done`` has the checkpoints of earlier stages by name. ``minutes`` are those of an H100, and
+    ``done`` has the checkpoints of earlier stages by name. ``minutes`` are those of an H200, and
     ``rate`` is the peak learning rate.
     """
 
@@ -68,7 +72,7 @@ class Stage:
         raise NotImplementedError
 
     def loss(self, step: int, progress: float) -> dict[str, Tensor]:
-        """Parts of a step's loss by name, ``loss`` the whole; ``progress`` is its share of time."""
+        """Parts of a step's loss by name, ``loss`` the whole, at a share of its time."""
         raise NotImplementedError
 
     def backward(self, step: int, progress: float) -> dict[str, Tensor]:
@@ -204,7 +208,7 @@ class TinyStage(Stage):
 
 
 class FlowStage(Stage):
-    """Transformer and text encoder after clean blocks of the renderer, at the sampler's sigmas."""
+    """Transformer and text encoder after the renderer's blocks with a little noise added."""
 
     name, minutes, rate = "flow", 7.5, 2e-3
 
@@ -308,7 +312,7 @@ class FlowStage(Stage):
         wrong = flows - (noisy - clean[:, known:]) / level
         weight = 1 + self.plan.emphasis * shown[:, known:, :, None]
         if (switch := shelf.streams.layout.switch) is not None:
-            weight[:, switch - known : switch - known + 2] *= self.plan.turning
+            weight[:, switch - known : switch - known + 2] *= self.plan.after_switch
         return (weight * wrong.square()).mean()
 
     def _steps(self, choose: random.Random) -> Sequence[float]:
@@ -317,7 +321,7 @@ class FlowStage(Stage):
 
 
 class SelfStage(FlowStage):
-    """The same after blocks that the model made itself, as in a session.
+    """As ``FlowStage``, but after blocks that the model made itself, as in a session.
 
     Only a shelf's first ``known`` blocks come from the renderer. Noise is added to the model's own
     block; the target stays the video's. Rollouts take some or all of the sampler's steps. No

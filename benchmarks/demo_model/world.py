@@ -4,7 +4,7 @@ A caption decides its video: place, motion and light are functions of caption an
 in units of the picture (0..1 from left to right and from top to bottom), times in video frames.
 
 Objects never stop: one that leaves at an edge enters at the opposite one. Periods of motions and
-lights are whole numbers of blocks, so what blocks begin with forms a finite set.
+lights are whole numbers of blocks, so a block can begin in finitely many states only.
 """
 
 import random
@@ -118,7 +118,7 @@ class Clip:
 
 
 def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
-    """A random scene of one or two objects; ``held_out``, if given, is the scene's."""
+    """A random scene of one or two objects; ``held_out``, if given, says if it is."""
     count = choose.choice((1, 2))
     while True:
         drawn = [[choose.choice([*table]) for table in WORDS] for _ in range(count)]
@@ -153,7 +153,7 @@ def first_frame(block: int) -> int:
 
 
 def apart(first: Tensor, second: Tensor) -> Tensor:
-    """The shortest way between places, where opposite edges of the picture meet."""
+    """The shortest way from the second place to the first, on a torus."""
     return (first - second + 0.5).remainder(1) - 0.5
 
 
@@ -175,7 +175,7 @@ def velocities(things: Sequence[Thing]) -> Tensor:
 
 
 def vocabulary() -> list[str]:
-    """Every token, in the order of their ids."""
+    """Every token, in the order of the ids."""
     tables = (*WORDS, GROUNDS, LIGHTS, ["a and from moving over"])
     words = {word for table in tables for entry in table for word in entry.split()}
     return ["<pad>", "</s>", UNKNOWN, *sorted(words)]

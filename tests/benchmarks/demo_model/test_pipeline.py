@@ -39,3 +39,5 @@ def test_a_trial_runs_from_nothing_to_judged_videos(preset, tmp_path):
     assert (found["color"]["n"] >= 4, found["switch"]["n"], found["long"]["n"]) == (True, 5, 2)
     assert (found["decoder"], found["fingerprint"]["machine"]["gpu"]) == ("vae", None)
     assert found["missed"], "a model of twenty steps draws nothing right"
+    right = [clip["right"] for clip in found["clips"] if clip["switch"] is not None]
+    assert sum(right) / 5 == found["switch"]["rate"]

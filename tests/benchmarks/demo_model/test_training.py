@@ -105,8 +105,8 @@ def test_errors_after_a_switch_weigh_as_much_as_planned(sizes, done):
     )
     tokens, *batch = stage._batch(shelf, 2, torch.Generator().manual_seed(0))
     errors = []
-    for turning in (0, 1, 3):
-        stage.plan = replace(PLAN, turning=turning)
+    for weight in (0, 1, 3):
+        stage.plan = replace(PLAN, after_switch=weight)
         errors.append(float(stage._error(shelf, (), *stage._embeds([tokens]), *batch)))
     none, once, thrice = errors
     assert 0 < none < once
