@@ -114,9 +114,10 @@ def command(
         print_json({**document, "report": str(page)}, SCHEMA)
     else:
         print_text(_text(result))
-        print_text(f"report: {page}\nsamples: {kept}")
     _write(page, render_html(result))
     _write(kept, json.dumps({"schema": SCHEMA, **document}, indent=1, allow_nan=False) + "\n")
+    if not as_json:
+        print_text(f"report: {page}\nsamples: {kept}")
     _require_no_regression(result, page)
 
 
