@@ -70,6 +70,22 @@ def test_signals_are_as_before_afterwards():
     time.sleep(0.05)
 
 
+def test_termination_is_an_interrupt_until_the_command_ends(vidc, monkeypatch):
+    """So that what `finally` and `atexit` remove does not stay behind, as at `docker stop`."""
+    removed = []
+
+    @click.command
+    def command():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            removed.append(True)
+
+    monkeypatch.setattr(sys.modules["vidc.compiler.cli.main"], "root", command)
+    assert vidc() == (130, "", "\ninterrupted\n")
+    assert (removed, signal.getsignal(signal.SIGTERM)) == ([True], signal.SIG_DFL)
+
+
 def test_an_ignored_interrupt_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
